@@ -1,0 +1,59 @@
+# make run: a model answers.  make test: the test suite.  Both from a fresh clone with Python >= 3.10, a C++17 compiler and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PROMPT ?= What is the capital of France? Answer in one sentence.
+
+.PHONY: help run test test-all lint sanitize docs clean
+
+help:            ## show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+run: $(VENV)/.installed        ## install, fetch SmolLM2-135M-Instruct, answer a prompt
+	@$(BIN)/octavo generate --model smollm2-135m --chat --max-tokens 64 --temperature 0 --prompt "$(PROMPT)"
+
+test: $(VENV)/.installed-test  ## install, then the test suite
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/.installed-test  ## the test suite with the larger matrix
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated docs
+	$(BIN)/mypy
+	$(BIN)/ruff check src tests tools examples
+	$(BIN)/ruff format --check src tests tools examples
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_sizes.py
+	$(BIN)/cog --check docs/*.md
+
+sanitize: $(VENV)/.installed-test  ## the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	PYTHON=$(BIN)/python tools/sanitize.sh
+
+clean:           ## remove what was built
+	rm -rf $(VENV) build
+
+SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc src -name '*.cpp' -o -name '*.h' -o -name '*.py')
+
+INSTALL := tools/install.sh $(BIN)/python
+
+$(VENV)/.build-tools: pyproject.toml
+	@test -x $(BIN)/python || { echo "Making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Fetching the build tools"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.10' 'nanobind>=2.4' cmake ninja
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build-tools $(SOURCES)
+	@$(INSTALL) .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.build-tools $(SOURCES)
+	@$(INSTALL) '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-lint: $(VENV)/.build-tools $(SOURCES)
+	@$(INSTALL) '.[test,lint]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+docs: $(VENV)/.installed-lint  ## write the generated parts of the documentation anew
+	$(BIN)/cog -r docs/*.md

@@ -1,0 +1,184 @@
+"""Makes the tiny checkpoints of tests/data/tiny: random weights, with logits and greedy ids from transformers.
+
+    python tools/make_tiny_checkpoints.py OUT [--only llama --only qwen3]
+
+Needs torch, transformers and safetensors; the tests do not run it, it is for adding a family. A run draws numbers of
+its own, so checkpoint and reference are always committed together. The tokenizer files are copied from
+tests/data/tiny/llama: the first 2,048 ids of SmolLM2's vocabulary (specials, bytes, then merges in order of rank, so
+that the cut is a valid tokenizer).
+
+Weights are not the default initialisation, which hides mistakes: norm weights vary around 1, biases are not zero, and
+linears are large enough to bend the logits. Windows and the original lengths of rope scaling lie inside the sequence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+TOKENIZER_DIR = Path(__file__).parents[1] / "tests" / "data" / "tiny" / "llama"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+TEXT = (
+    "The capital of France is Paris. In 1789, the people of the city took the prison; then a new time began for all of"
+    " them, and the old king was gone."
+)
+NUM_TOKENS = 48
+NUM_PROMPT_TOKENS = 24
+NUM_GREEDY_TOKENS = 24
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+
+
+def rope(theta: float, kind: str = "default", **settings: Any) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": theta, **settings}
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA3_ROPE = {"sliding_attention": rope(1e4), "full_attention": rope(1e6, "linear", factor=8.0)}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"rope_parameters": rope(5e5), "tie_word_embeddings": True}),
+    "llama3_rope": (
+        "llama",
+        {"rope_parameters": rope(5e5, "llama3", **LLAMA3), "attention_bias": True, "mlp_bias": True},
+    ),
+    "llama_yarn": (
+        "llama",
+        {"rope_parameters": rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64)},
+    ),
+    "mistral": ("mistral", {"head_dim": 24, "sliding_window": 16, "rope_parameters": rope(1e6)}),
+    "qwen2": ("qwen2", {"rope_parameters": rope(1e6), "tie_word_embeddings": True}),
+    "qwen3": ("qwen3", {"head_dim": 32, "rope_parameters": rope(1e6)}),
+    "gemma3_text": (
+        "gemma3_text",
+        {
+            "head_dim": 32,
+            "num_hidden_layers": 6,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 32,
+            "tie_word_embeddings": True,
+            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+            "rope_parameters": GEMMA3_ROPE,
+        },
+    ),
+}
+"""Name → model type, and what differs from SIZES."""
+
+OLD_DIALECT = frozenset({"llama", "llama3_rope", "mistral", "qwen2", "qwen3"})
+"""Their config.json is rewritten as transformers 4.x wrote it, which is what most files on the hub look like."""
+
+
+@torch.no_grad()
+def draw_weights(model: torch.nn.Module, seed: int, *, tied: bool, embedding_scale: float) -> None:
+    """Replace every parameter by random numbers that make mistakes visible."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(parameter: torch.Tensor, deviation: float, mean: float = 0.0) -> None:
+        parameter.copy_(mean + deviation * torch.randn(parameter.shape, generator=generator))
+
+    norms = {id(p) for m in model.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    for parameter in model.parameters():
+        if id(parameter) in norms:
+            stored_around_zero = not parameter.detach().any()
+            draw(parameter, 0.3, 0.0 if stored_around_zero else 1.0)
+        elif id(parameter) in embeddings:
+            draw(parameter, embedding_scale / math.sqrt(parameter.shape[1]) if tied else 0.5)
+        elif parameter.dim() == 1:
+            draw(parameter, 0.2)
+        else:
+            draw(parameter, 1.5 / math.sqrt(parameter.shape[1]))
+
+
+@torch.no_grad()
+def logits_of(model: torch.nn.Module, token_ids: list[int]) -> torch.Tensor:
+    """Return the logits [tokens, V] of one forward pass without a cache."""
+    logits: torch.Tensor = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0].float()
+    return logits
+
+
+def rewrite_in_old_dialect(path: Path) -> None:
+    """Move the rope settings of a config.json where transformers 4.x has them."""
+    config = json.loads(path.read_text())
+    settings = config.pop("rope_parameters")
+    config["rope_theta"] = settings.pop("rope_theta")
+    config["rope_scaling"] = None if settings["rope_type"] == "default" else settings
+    config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.51.0"
+    path.write_text(json.dumps(config, indent=2))
+
+
+def write_reference(directory: Path, model_type: str, token_ids: list[int]) -> None:
+    """Load the checkpoint from disk, and record its logits and its greedy continuation."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    logits = logits_of(model, token_ids)
+    tensors = {"input_ids": torch.tensor(token_ids), "logits": logits.contiguous()}
+    save_file(tensors, directory / "ref.safetensors")
+    ids = token_ids[:NUM_PROMPT_TOKENS]
+    for _ in range(NUM_GREEDY_TOKENS):
+        ids = [*ids, int(logits_of(model, ids)[-1].argmax())]
+    record = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "model_type": model_type,
+        "prompt_ids": ids[:NUM_PROMPT_TOKENS],
+        "greedy_ids": ids[NUM_PROMPT_TOKENS:],
+        "logit_std": logits.std().item(),
+    }
+    (directory / "ref.json").write_text(json.dumps(record, indent=1))
+
+
+def make_checkpoint(directory: Path, name: str, seed: int) -> None:
+    """Write one checkpoint with its reference."""
+    model_type, changes = FAMILIES[name]
+    config = transformers.AutoConfig.for_model(model_type, **{**SIZES, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    embedding_scale = 0.2 if name.startswith("gemma") else 1.0
+    draw_weights(model, seed, tied=config.tie_word_embeddings, embedding_scale=embedding_scale)
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    if name in OLD_DIALECT:
+        rewrite_in_old_dialect(directory / "config.json")
+    for file in TOKENIZER_FILES:
+        shutil.copy(TOKENIZER_DIR / file, directory)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER_DIR / "tokenizer.json"))
+    token_ids = tokenizer(TEXT)["input_ids"] * 4
+    write_reference(directory, model_type, token_ids[:NUM_TOKENS])
+
+
+def main() -> None:
+    """Make the checkpoints named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", action="append", choices=list(FAMILIES))
+    arguments = parser.parse_args()
+    for index, name in enumerate(FAMILIES):
+        if arguments.only is None or name in arguments.only:
+            make_checkpoint(arguments.out / name, name, seed=1000 + index)
+            print(f"{name}: written to {arguments.out / name}")
+
+
+if __name__ == "__main__":
+    main()
