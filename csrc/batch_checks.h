@@ -1,0 +1,32 @@
+// Bounds of everything that a step's arrays index, checked once per call: nothing that comes from Python can reach foreign memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/executor.h"
+#include "cpu/isa.h"
+
+namespace OCTAVO_NS {
+
+struct GroupLimits {
+  int64_t num_blocks;
+  int32_t block_size;
+  int32_t window;  // the longest view of a layer of the group; 0: all positions
+};
+
+struct BatchLimits {
+  int64_t max_num_tokens, max_num_seqs, max_model_len;
+  int64_t num_token_ids;  // rows of the smallest embedding table
+  std::vector<GroupLimits> groups;
+};
+
+void check_batch(const Batch& batch, const BatchLimits& limits);
+void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens);
+
+struct SampleLimits {
+  int64_t vocab_size, num_edits, num_masks;
+};
+void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits);
+
+}  // namespace OCTAVO_NS

@@ -1,0 +1,33 @@
+// Quantised activations: one 64-byte block per row and group of 32 values.
+#pragma once
+
+#include <cstdint>
+
+#include "isa.h"
+
+namespace OCTAVO_NS {
+
+constexpr int kGroup = 32;  // values that share one activation scale
+
+// x[k] ~= scale * q[k]. The start values are what an int32 accumulator begins with instead of 0, so that unsigned weights
+// w + zero_point need no correction afterwards: start = -zero_point * sum(q).
+struct ActBlock {
+  int8_t q[kGroup];
+  float scale;
+  float scale_sum;        // scale * sum(q), one rounding: what a weight minimum is multiplied with
+  int32_t start_zp8;      // -8 * sum(q)
+  int32_t start_zp16;     // -16 * sum(q)
+  int32_t start_zp128;    // -128 * sum(q)
+  int32_t start_zp32[2];  // -32 * sum over the first, the second 16 values
+  int32_t unused;
+};
+static_assert(sizeof(ActBlock) == 64, "one cache line");
+
+// Round each group of 32 of `x` to int8: scale = max|x| / 127, q = round_to_nearest_even(x / scale).
+// A group of zeros has scale 0 and q 0, and so has one whose scale would be below 2^-100: no denormals follow from it. A group
+// with a NaN or infinity keeps that as its scale, so that its row's products are NaN, and no other's. Columns past K are zero.
+void quantize_rows(const float* x,    // [rows, K]  row stride ldx
+                   ActBlock* out,     // [rows, groups]  row stride ldo blocks
+                   int64_t rows, int64_t K, int64_t ldx, int64_t ldo);
+
+}  // namespace OCTAVO_NS

@@ -1,0 +1,220 @@
+#include "executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace OCTAVO_NS {
+
+namespace {
+
+// A stage below this is done by the thread that opens it: waking or waiting for others would take as long.
+constexpr double kSerialNs = 3000;
+// Chunks are worth claiming one by one from here on, and long enough for cancellation up to there.
+constexpr double kShortChunkNs = 8000, kLongChunkNs = 20e6;
+constexpr int64_t kChunksPerThread = 4;
+constexpr int64_t kMinBandRows = 64;  // of a product that is cut by rows too
+constexpr double kSampleNsPerLogit = 0.5, kFoldNs = 2000;
+
+int64_t choose_chunks(double total_ns, int64_t max_chunks, int32_t num_threads) {
+  if (total_ns < kSerialNs) return 1;
+  const int64_t worthwhile = std::clamp((int64_t)(total_ns / kShortChunkNs), (int64_t)num_threads, kChunksPerThread * num_threads);
+  const int64_t responsive = std::min((int64_t)(total_ns / kLongChunkNs), (int64_t)ThreadPool::kMaxChunks);
+  return std::clamp(std::max(worthwhile, responsive), (int64_t)1, std::max(max_chunks, (int64_t)1));
+}
+
+struct Range {
+  int64_t begin, end;
+};
+Range part(int64_t size, int64_t index, int64_t num_parts) { return {size * index / num_parts, size * (index + 1) / num_parts}; }
+
+void sample(const SampleArrays& a, int64_t row, float* logits, int64_t vocab_size, uint8_t* scratch) {
+  SampleParams params;
+  params.temperature = a.temperature[row];
+  params.top_k = a.top_k[row];
+  params.top_p = a.top_p[row];
+  params.min_p = a.min_p[row];
+  params.seed = a.seed[row];
+  params.position = a.position[row];
+  params.num_logprobs = a.num_logprobs[row];
+  params.forced_token = a.forced_token[row];
+  params.edits = a.edits + a.edit_offsets[row];
+  params.num_edits = a.edit_offsets[row + 1] - a.edit_offsets[row];
+  params.allowed = a.allowed_rows[row] < 0 ? nullptr : a.allowed + a.allowed_rows[row] * a.allowed_stride;
+  SampleResult result = {};
+  sample_row(logits, vocab_size, params, a.mode, scratch, &result, a.top_ids + row * a.top_stride, a.top_logprobs + row * a.top_stride);
+  a.token_ids[row] = result.token_id;
+  a.status[row] = result.status;
+  a.rank[row] = result.rank;
+  a.logprob[row] = result.logprob;
+}
+
+}  // namespace
+
+// One call's way through the stages; the head's stages are walked once per slice, each time followed by the use of its logits.
+class StepWalk final : public StageWalk {
+ public:
+  StepWalk(Executor& executor, const std::vector<Stage>& stages, const Batch& batch, const HeadJob* head, const StopCheck& stop)
+      : executor_(executor), stages_(stages), batch_(batch), head_(head), stop_(stop), num_rows_(head ? 0 : batch.num_tokens) {
+    if (head) next_slice();
+  }
+
+  bool is_complete() const { return is_complete_; }
+
+  int32_t next_stage(int32_t worker) override {
+    for (;;) {
+      if (is_cancelled()) return 0;
+      if (!advance()) {
+        is_complete_ = true;
+        return 0;
+      }
+      executor_.progress_.fetch_add(1, std::memory_order_relaxed);
+      const int64_t num_chunks = row_parts_ * unit_parts_;
+      if (num_chunks > 1) return (int32_t)num_chunks;
+      if (num_chunks == 1) run_chunk(0, worker);
+      if (worker == 0) poll();
+    }
+  }
+
+  void run_chunk(int32_t chunk, int32_t worker) override {
+    if (is_cancelled()) return;
+    const Range rows = part(num_rows_, chunk / unit_parts_, row_parts_), units = part(num_units_, chunk % unit_parts_, unit_parts_);
+    uint8_t* scratch = executor_.thread_scratch(worker);
+    switch (task_) {
+      case Task::kRows: {
+        const int32_t* logit_rows = head_ ? head_->rows + slice_begin_ : nullptr;
+        const int64_t saturated = run_rows(std::get<RowStage>(*stage_), batch_, logit_rows, units.begin, units.end, (float*)scratch);
+        if (saturated) executor_.num_saturated_.fetch_add(saturated, std::memory_order_relaxed);
+        break;
+      }
+      case Task::kGemm:
+        run_units(std::get<GemmStage>(*stage_), rows.begin, rows.end, units.begin, units.end, scratch);
+        break;
+      case Task::kAttention:
+        for (int64_t u = units.begin; u < units.end; u++) attention_unit(attention_, u, executor_.shared_scratch(), scratch);
+        break;
+      case Task::kFold:
+        for (int64_t u = units.begin; u < units.end; u++) attention_fold(attention_, u, executor_.shared_scratch());
+        break;
+      case Task::kLogits:
+        for (int64_t row = units.begin; row < units.end; row++) use_logits(row, scratch);
+        break;
+    }
+  }
+
+  void poll() override {
+    if (!stop_.should_stop || is_cancelled()) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_check_) return;
+    if (stop_.should_stop(stop_.context)) executor_.cancel();
+    next_check_ = std::chrono::steady_clock::now() + kCheckInterval;
+  }
+
+ private:
+  enum class Task { kRows, kGemm, kAttention, kFold, kLogits };
+  static constexpr std::chrono::milliseconds kCheckInterval{50};
+
+  bool is_cancelled() const { return executor_.is_cancelled_.load(std::memory_order_relaxed); }
+
+  // Set the next task and its cut; false at the end.
+  bool advance() {
+    if (num_folds_ > 0) {
+      const int64_t folds = num_folds_;
+      num_folds_ = 0;
+      set_task(Task::kFold, folds, (double)folds * kFoldNs);
+    } else if (num_rows_ > 0 && next_ < stages_.size()) {
+      stage_ = &stages_[next_++];
+      std::visit([this](const auto& stage) { begin(stage); }, *stage_);
+    } else if (head_ && num_rows_ > 0 && next_ == stages_.size()) {
+      next_++;
+      set_task(Task::kLogits, num_rows_, (double)num_rows_ * (double)executor_.program_->vocab_size * kSampleNsPerLogit);
+    } else if (head_ && slice_begin_ + num_rows_ < head_->num_rows) {
+      slice_begin_ += num_rows_;
+      next_slice();
+      return advance();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void next_slice() {
+    num_rows_ = std::min((int64_t)kHeadSlice, head_->num_rows - slice_begin_);
+    next_ = 0;
+  }
+
+  void begin(const RowStage& stage) { set_task(Task::kRows, num_rows_, (double)num_rows_ * row_ns(stage)); }
+
+  void begin(const GemmStage& stage) {
+    const double ns = std::max(fixed_ns(stage), (double)num_rows_ * row_ns(stage));
+    set_task(Task::kGemm, num_units(stage), ns);
+    const int64_t wanted = choose_chunks(ns, INT64_MAX, executor_.num_threads());
+    if (num_units_ < wanted) row_parts_ = std::clamp(wanted / num_units_, (int64_t)1, std::max(num_rows_ / kMinBandRows, (int64_t)1));
+  }
+
+  void begin(const AttentionStage& stage) {
+    attention_ = attention_args(stage, batch_);
+    const AttentionPlan plan = attention_plan(attention_, executor_.num_threads(), executor_.shared_scratch());
+    num_folds_ = plan.num_folds;
+    set_task(Task::kAttention, plan.num_units, attention_ns(stage, batch_));
+  }
+
+  void set_task(Task task, int64_t num_units, double total_ns) {
+    task_ = task;
+    num_units_ = num_units;
+    unit_parts_ = choose_chunks(total_ns, num_units, executor_.num_threads());
+    row_parts_ = 1;
+  }
+
+  void use_logits(int64_t row, uint8_t* scratch) {
+    const Program& program = *executor_.program_;
+    float* logits = program.logits.data + row * program.logits.stride;
+    const int64_t out_row = slice_begin_ + row;
+    if (head_->sample) {
+      sample(*head_->sample, out_row, logits, program.vocab_size, scratch);
+    } else {
+      memcpy(head_->logits + out_row * program.vocab_size, logits, (size_t)program.vocab_size * sizeof(float));
+    }
+  }
+
+  Executor& executor_;
+  const std::vector<Stage>& stages_;
+  const Batch& batch_;
+  const HeadJob* head_;
+  const StopCheck stop_;
+  std::chrono::steady_clock::time_point next_check_ = std::chrono::steady_clock::now() + kCheckInterval;  // of the calling thread only
+
+  size_t next_ = 0;  // stage
+  const Stage* stage_ = nullptr;
+  int64_t num_rows_, slice_begin_ = 0;
+  Task task_ = Task::kRows;
+  int64_t num_units_ = 0, unit_parts_ = 1, row_parts_ = 1;
+  AttentionArgs attention_ = {};
+  int64_t num_folds_ = 0;
+  bool is_complete_ = false;
+};
+
+void Executor::set_program(const Program& program, const ScratchBytes& scratch) {
+  program_ = &program;
+  scratch_bytes_ = scratch;
+  scratch_ = std::make_unique<Arena>(scratch.shared + num_threads_ * scratch.per_thread);
+}
+
+bool Executor::run_body(const Batch& batch, const StopCheck& stop) {
+  StepWalk walk(*this, program_->body, batch, nullptr, stop);
+  return run(walk);
+}
+
+bool Executor::run_head(const HeadJob& job, const StopCheck& stop) {
+  const Batch no_batch;
+  StepWalk walk(*this, program_->head, no_batch, &job, stop);
+  return run(walk);
+}
+
+bool Executor::run(StepWalk& walk) {
+  is_cancelled_.store(false, std::memory_order_relaxed);
+  pool_.run(walk);
+  return walk.is_complete();
+}
+
+}  // namespace OCTAVO_NS

@@ -1,0 +1,91 @@
+// Runs a program's body and head on the thread pool. One call at a time; `cancel` from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "arena.h"
+#include "program.h"
+#include "sampler.h"
+#include "thread_pool.h"
+
+namespace OCTAVO_NS {
+
+// How the tokens of logit rows are chosen, and where the results go. All arrays [N] unless said otherwise.
+struct SampleArrays {
+  const float *temperature, *top_p, *min_p;
+  const int32_t *top_k, *num_logprobs, *forced_token;
+  const uint64_t* seed;
+  const int64_t* position;
+  const int64_t* edit_offsets;  // [N + 1]
+  const LogitEdit* edits;
+  const int32_t* allowed_rows;  // -1: all tokens are allowed
+  const uint32_t* allowed;      // [A, allowed_stride]
+  int64_t allowed_stride;
+  LogprobsMode mode;
+  int32_t *token_ids, *status, *rank;
+  float* logprob;
+  int32_t* top_ids;  // [N, top_stride]
+  float* top_logprobs;
+  int64_t top_stride;
+};
+
+// The head's work: logits of rows of the body's last result, which are sampled, or copied out.
+struct HeadJob {
+  const int32_t* rows;  // [N]
+  int64_t num_rows;
+  const SampleArrays* sample;  // or null:
+  float* logits;               // [N, V]
+};
+
+// Asked by the calling thread about every 50 ms while a call runs; true stops it.
+struct StopCheck {
+  bool (*should_stop)(void* context);  // null: never
+  void* context;
+};
+
+struct ScratchBytes {
+  int64_t shared, per_thread;
+};
+
+class Executor {
+ public:
+  // The program's addresses may point into `arena()`, so it is handed over afterwards. Throws std::bad_alloc, std::system_error.
+  Executor(int32_t num_threads, int64_t arena_bytes) : pool_(num_threads), arena_(arena_bytes), num_threads_(num_threads) {}
+
+  const Arena& arena() const { return arena_; }
+  int32_t num_threads() const { return num_threads_; }
+  // Allocates scratch. The program is complete and outlives the calls.
+  void set_program(const Program& program, const ScratchBytes& scratch);
+
+  // Both return false if the call was cancelled; what it was to write is then undefined.
+  bool run_body(const Batch& batch, const StopCheck& stop);
+  bool run_head(const HeadJob& job, const StopCheck& stop);
+
+  // Stop the running call soon. Without one: no effect. Safe in a signal handler.
+  void cancel() { is_cancelled_.store(true, std::memory_order_relaxed); }
+  // Grows while a call advances.
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  // Keys and values that did not fit the cache's dtype, so far.
+  int64_t num_saturated() const { return num_saturated_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class StepWalk;
+
+  uint8_t* shared_scratch() const { return scratch_->data(); }
+  uint8_t* thread_scratch(int32_t worker) const { return scratch_->data() + scratch_bytes_.shared + worker * scratch_bytes_.per_thread; }
+  bool run(class StepWalk& walk);
+
+  ThreadPool pool_;
+  Arena arena_;
+  const int32_t num_threads_;
+  const Program* program_ = nullptr;
+  ScratchBytes scratch_bytes_ = {0, 0};
+  std::unique_ptr<Arena> scratch_;
+  std::atomic<bool> is_cancelled_{false};
+  std::atomic<uint64_t> progress_{0};
+  std::atomic<int64_t> num_saturated_{0};
+};
+
+}  // namespace OCTAVO_NS

@@ -1,0 +1,112 @@
+// The product of int8 activations with one packed panel or a few, written once for all formats and ISA levels.
+//
+// A tile keeps one float sum per (row, column), a lane a column, so that no sum ever crosses lanes and every (row, column) sees
+// one order of operations: groups ascending, the sequence of gemm.h in each.
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "gemm_codec.h"
+#include "gemm_output.h"
+#include "gemm_tiles.h"
+
+namespace OCTAVO_NS {
+
+// MR rows x Groups::kPanels panels. out[n] is the output of panel n.
+template <class Groups, int MR>
+__attribute__((noinline)) void int8_tile(Groups groups, int64_t num_groups, const ActBlock* x, int64_t ldx,
+                                         const PanelOutput* out) {
+  using Math = typename Groups::Math;
+  constexpr int NB = Groups::kPanels;
+  F32 acc[MR][NB];
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; r++) {
+    for (int n = 0; n < NB; n++) acc[r][n] = zero();
+  }
+  for (int64_t g = 0; g < num_groups; g++, x++, groups.next()) {
+    groups.prefetch_ahead();
+#pragma GCC unroll 2
+    for (int s = 0; s < Math::kNumScales; s++) {
+      IntSum<Math::kBits> sum[MR][NB];
+#pragma GCC unroll 16
+      for (int r = 0; r < MR; r++) {
+        for (int n = 0; n < NB; n++) sum[r][n].begin(Math::start(x[r * ldx], s));
+      }
+#pragma GCC unroll 8
+      for (int j = 0; j < Math::kLines; j++) {
+        Factor<Math::kBits> line[NB];
+#pragma GCC unroll 2
+        for (int n = 0; n < NB; n++) line[n] = make_factor<Math::kBits>(groups.line(n, s * Math::kLines + j));
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++) {
+          const FourActivations four = broadcast_four(x[r * ldx].q + 4 * (s * Math::kLines + j));
+#pragma GCC unroll 2
+          for (int n = 0; n < NB; n++) sum[r][n].add_line(line[n], four, j);
+        }
+      }
+#pragma GCC unroll 2
+      for (int n = 0; n < NB; n++) {
+        const F32 d = groups.scale(n, s);
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++) {
+          const ActBlock& block = x[r * ldx];
+          acc[r][n] = fma(mul(d, set1(block.scale)), sum[r][n].total(Math::start(block, s)), acc[r][n]);
+        }
+        if constexpr (Math::kHasMinimum) {
+          const F32 m = groups.minimum(n);
+#pragma GCC unroll 16
+          for (int r = 0; r < MR; r++) acc[r][n] = fma(m, set1(x[r * ldx].scale_sum), acc[r][n]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < MR; r++) {
+    for (int n = 0; n < NB; n++) out[n].finish(acc[r][n], r);
+  }
+}
+
+template <class Groups>
+using Int8Tile = void (*)(Groups, int64_t, const ActBlock*, int64_t, const PanelOutput*);
+
+template <class Groups, int... I>
+constexpr std::array<Int8Tile<Groups>, sizeof...(I)> make_int8_tiles(std::integer_sequence<int, I...>) {
+  return {&int8_tile<Groups, I + 1>...};
+}
+
+// kInt8Tiles<Groups, most>[rows - 1] is the tile of that many rows.
+template <class Groups, int kMost>
+constexpr auto kInt8Tiles = make_int8_tiles<Groups>(std::make_integer_sequence<int, kMost>{});
+
+// All rows with panels [panel, panel + Groups::kPanels).
+template <class Groups, int kMost>
+void int8_panels(const PackedMatrix& w, const uint8_t* bytes, int64_t panel, const ActBlock* x, int64_t ldx, int64_t rows,
+                 const GemmOutput& out) {
+  for_balanced_tiles(rows, kMost, [&](int64_t begin, int64_t count) {
+    const PanelOutput outs[2] = {PanelOutput(out, w, panel, begin), PanelOutput(out, w, panel + Groups::kPanels - 1, begin)};
+    kInt8Tiles<Groups, kMost>[(size_t)(count - 1)](Groups(bytes), w.K / kGroup, x + begin * ldx, ldx, outs);
+  });
+}
+
+template <WeightFormat F>
+void gemm_int8_format(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel,
+                      int64_t panel_end, uint8_t* scratch) {
+  using Expanded = ExpandedGroups<ArithmeticOf<F>, kExpandedPanels>;
+  if (rows > direct_limit(Layout<F>::kBits)) {
+    for (; panel + kExpandedPanels <= panel_end; panel += kExpandedPanels) {
+      expand_panels<F, kExpandedPanels>(w.data + panel * w.panel_bytes, w.panel_bytes, w.K / kGroup, scratch);
+      int8_panels<Expanded, kExpandedRows>(w, scratch, panel, x, ldx, rows, out);
+    }
+  }
+  for (; panel < panel_end; panel++) {
+    int8_panels<PackedGroups<F>, direct_rows(Layout<F>::kBits)>(w, w.data + panel * w.panel_bytes, panel, x, ldx, rows, out);
+  }
+}
+
+// A declaration of one instance; with `extern`, one that is compiled elsewhere.
+#define OCTAVO_INT8_INSTANCE(F)                                                                                     \
+  template void gemm_int8_format<WeightFormat::F>(const PackedMatrix&, const ActBlock*, int64_t, int64_t, const GemmOutput&, \
+                                                  int64_t, int64_t, uint8_t*)
+
+}  // namespace OCTAVO_NS

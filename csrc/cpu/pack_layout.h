@@ -1,0 +1,80 @@
+// How each weight format lies in memory after packing: which planes, scales and headers, and where.
+//
+// A panel is 16 columns; its groups of 32 values of k follow one another, so that a product reads one forward stream. In a
+// group, a "line" is 64 bytes: byte 4c + i belongs to column c.
+//   low bits    4 lines; line j holds k = 4j + i in the low nibbles, k = 16 + 4j + i in the high ones (8-bit: 8 lines of bytes)
+//   fifth bit   1 line; bit j is that of k = 4j + i
+//   bits 5, 6   2 lines; bits 2j, 2j + 1 of line h are those of k = 16h + 4j + i
+//   scales      16 x f16 d (and 16 x f16 m); K-types 16 x u8 scale, 16 x u8 minimum; Q6_K 2 x 16 x i8 scale
+// K-types have a header before every eighth group: 16 x f16 d (and 16 x f16 -dmin). All values are stored unsigned,
+// w + zero_point.
+#pragma once
+
+#include <cstdint>
+
+#include "act_block.h"
+#include "gemm.h"
+#include "isa.h"
+
+namespace OCTAVO_NS {
+
+constexpr int kLineBytes = 64;
+constexpr int kGroupsPerSuper = 8;  // groups that share the header of a K-type
+
+struct FormatInfo {
+  int block_values;  // of the file: a row is whole blocks
+  int block_bytes;
+  int bits;          // 0: a float format
+  int zero_point;    // 0: the format has a minimum instead
+  int num_scales;    // per group and column
+  bool sub_scales;   // integer sub-scales under f16 super-scales (K-types)
+};
+
+constexpr FormatInfo format_info(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return {1, 4, 0, 0, 0, false};
+    case WeightFormat::kF16: return {1, 2, 0, 0, 0, false};
+    case WeightFormat::kBF16: return {1, 2, 0, 0, 0, false};
+    case WeightFormat::kQ4_0: return {32, 18, 4, 8, 1, false};
+    case WeightFormat::kQ4_1: return {32, 20, 4, 0, 1, false};
+    case WeightFormat::kQ5_0: return {32, 22, 5, 16, 1, false};
+    case WeightFormat::kQ5_1: return {32, 24, 5, 0, 1, false};
+    case WeightFormat::kQ8_0: return {32, 34, 8, 128, 1, false};
+    case WeightFormat::kQ4_K: return {256, 144, 4, 0, 1, true};
+    case WeightFormat::kQ5_K: return {256, 176, 5, 0, 1, true};
+    case WeightFormat::kQ6_K: return {256, 210, 6, 32, 2, true};
+  }
+  return {};
+}
+
+template <WeightFormat F>
+struct Layout {
+  static constexpr FormatInfo kInfo = format_info(F);
+  static constexpr int kBits = kInfo.bits;
+  static constexpr bool kHasMinimum = kBits > 0 && kInfo.zero_point == 0;
+  static constexpr int kPlaneBytes = kBits == 8 ? 8 * kLineBytes : kBits * kLineBytes;
+  static constexpr int kHighPlane = 4 * kLineBytes;  // where the lines of bits 5 and 6 begin
+  static constexpr int kScales = kPlaneBytes;        // where the scales begin
+  static constexpr int kMinimums = kScales + (kInfo.sub_scales ? kPanelColumns : 2 * kPanelColumns);
+  static constexpr int kScaleBytes = kHasMinimum && !kInfo.sub_scales ? 64 : 32;
+  static constexpr int kGroupBytes = kPlaneBytes + kScaleBytes;
+  static constexpr int kHeaderBytes = !kInfo.sub_scales ? 0 : kHasMinimum ? 64 : 32;
+};
+
+// Offset of a group in its panel; a header lies right before the first group it covers.
+template <WeightFormat F>
+constexpr int64_t group_offset(int64_t group) {
+  using L = Layout<F>;
+  return group * L::kGroupBytes + (L::kHeaderBytes ? (group / kGroupsPerSuper + 1) * L::kHeaderBytes : 0);
+}
+
+template <WeightFormat F>
+constexpr int64_t packed_groups_bytes(int64_t num_groups) {
+  return num_groups == 0 ? 0 : group_offset<F>(num_groups - 1) + Layout<F>::kGroupBytes;
+}
+
+// A switch's cases for all quantised formats: CASE(name) for each.
+#define OCTAVO_QUANTIZED_CASES(CASE) \
+  CASE(kQ4_0) CASE(kQ4_1) CASE(kQ5_0) CASE(kQ5_1) CASE(kQ8_0) CASE(kQ4_K) CASE(kQ5_K) CASE(kQ6_K)
+
+}  // namespace OCTAVO_NS

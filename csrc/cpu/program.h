@@ -1,0 +1,118 @@
+// A model lowered to stages: what the executor walks, with every address resolved at load.
+//
+// Consecutive ops whose rows are independent form one row stage, which runs in bands of rows; a product and an attention are stages of
+// their own. All data is plain: filled by the binding, which checks every extent, and read-only while a step runs.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "act_block.h"
+#include "attention.h"
+#include "gemm.h"
+#include "isa.h"
+#include "kv_cache.h"
+#include "row_ops.h"
+
+namespace OCTAVO_NS {
+
+// A matrix of floats, or of activation blocks, in the arena. Null: the instruction has no such operand.
+struct Floats {
+  float* data = nullptr;
+  int64_t stride = 0;  // floats from one row to the next
+};
+struct Acts {
+  ActBlock* data = nullptr;
+  int64_t stride = 0;  // blocks from one row to the next
+};
+
+struct EmbeddingOp { PackedMatrix table; float scale; Floats y; };
+// Norm and gate may leave their result as floats, as activation blocks for the product that follows, or both.
+struct RmsNormOp { Floats x; const float* weight; int64_t heads, width; float eps; Floats y; Acts act; };
+struct GatedMulOp { Floats x; Gate gate; int64_t width; Floats y; Acts act; };
+struct QuantizeOp { Floats x; int64_t width; Acts act; };
+struct RopeOp { Floats x; const float* table; int64_t heads, head_dim, half; bool interleaved; };  // in place
+struct KvWriteOp { Floats k, v; CacheLayer cache; int32_t group; };
+struct AddOp { Floats a, b; int64_t width; Floats y; };
+struct MulOp { Floats a, b; int64_t width; Floats y; };
+struct ScaleOp { Floats x; float factor; int64_t width; Floats y; };
+struct SoftcapOp { Floats x; float cap; int64_t width; Floats y; };
+struct CopyOp { Floats x; int64_t width; Floats y; };
+struct GatherRowsOp { Floats x; int64_t width; Floats y; };
+
+using RowOp = std::variant<EmbeddingOp, RmsNormOp, GatedMulOp, QuantizeOp, RopeOp, KvWriteOp, AddOp, MulOp, ScaleOp, SoftcapOp, CopyOp,
+                           GatherRowsOp>;
+
+struct RowStage {
+  std::vector<RowOp> ops;
+  int64_t scratch_floats = 0;  // of one row that is quantised without being stored
+};
+
+struct GemmSegment {
+  PackedMatrix weight;
+  int64_t column;     // of the output, where this matrix begins
+  const float* bias;  // [N] or null
+  bool int8;          // reads activation blocks; else floats
+};
+
+struct GemmStage {
+  Floats x;
+  Acts act;
+  Floats y;
+  bool add;
+  std::vector<GemmSegment> segments;
+};
+
+struct AttentionStage {
+  Floats q, out;
+  CacheLayer cache;
+  int32_t group, num_heads, window;
+  float scale, softcap;
+};
+
+using Stage = std::variant<RowStage, GemmStage, AttentionStage>;
+
+struct Program {
+  std::vector<Stage> body;  // rows are tokens
+  std::vector<Stage> head;  // rows are logit rows, at most kHeadSlice at a time; the last stage writes `logits`
+  Floats logits;
+  int64_t vocab_size = 0;
+};
+
+constexpr int32_t kHeadSlice = 64;
+
+// One cache group's arrays of a step.
+struct GroupTables {
+  const int32_t* block_tables;  // [R, block_table_stride]
+  int64_t block_table_stride;
+  const int64_t* slot_mapping;  // [T]
+};
+
+// The arrays of a step, checked.
+struct Batch {
+  int32_t num_tokens = 0, num_requests = 0;
+  const int32_t* token_ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* query_start_loc = nullptr;
+  const int32_t* seq_lens = nullptr;
+  std::vector<GroupTables> groups;
+};
+
+// Estimated nanoseconds of one core: decides how many chunks a stage is worth, never what is computed.
+double row_ns(const RowStage& stage);
+double row_ns(const GemmStage& stage);
+double fixed_ns(const GemmStage& stage);  // reading the weights
+
+// Run the ops of a row stage for rows [begin, end). `logit_rows` are those of the head's slice. Returns how many values saturated in
+// the cache's dtype.
+int64_t run_rows(const RowStage& stage, const Batch& batch, const int32_t* logit_rows, int64_t begin, int64_t end, float* scratch);
+
+// Units of a product are pairs of panels, over all segments in order.
+int64_t num_units(const GemmStage& stage);
+void run_units(const GemmStage& stage, int64_t row_begin, int64_t row_end, int64_t unit_begin, int64_t unit_end, uint8_t* scratch);
+
+AttentionArgs attention_args(const AttentionStage& stage, const Batch& batch);
+double attention_ns(const AttentionStage& stage, const Batch& batch);
+
+}  // namespace OCTAVO_NS

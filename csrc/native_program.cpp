@@ -1,0 +1,308 @@
+#include "native_program.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "bind_names.h"
+#include "packed_matrix.h"
+
+namespace OCTAVO_NS {
+
+namespace {
+
+constexpr int64_t kMaxHeads = 1 << 16;
+constexpr int64_t kMaxStride = int64_t(1) << 32;
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+int64_t num_act_blocks(int64_t width) { return (width + kGroup - 1) / kGroup; }
+
+// True, with Python's error set, if a signal handler raised: called without the GIL, on Python's main thread.
+bool has_signal(void*) {
+  nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+int64_t thread_scratch_bytes(const RowStage& stage) { return stage.scratch_floats * (int64_t)sizeof(float); }
+int64_t thread_scratch_bytes(const GemmStage& stage) {
+  int64_t bytes = 0;
+  for (const GemmSegment& s : stage.segments) bytes = std::max(bytes, gemm_scratch_bytes(s.weight.format, s.weight.K, s.int8));
+  return bytes;
+}
+int64_t thread_scratch_bytes(const AttentionStage& stage) {
+  return attention_thread_scratch_bytes(stage.num_heads, stage.cache.num_kv_heads, stage.cache.head_dim);
+}
+
+template <class S>
+int64_t shared_scratch_bytes(const S&, const ProgramSizes&) { return 0; }
+int64_t shared_scratch_bytes(const AttentionStage& stage, const ProgramSizes& sizes) {
+  return attention_shared_scratch_bytes(sizes.max_num_seqs, stage.num_heads, stage.cache.num_kv_heads,
+                                        stage.cache.head_dim, sizes.max_model_len, sizes.num_threads);
+}
+
+}  // namespace
+
+NativeProgram::NativeProgram(const ProgramSizes& sizes) : sizes_(sizes) {
+  check_range("num_threads", sizes.num_threads, 1, ThreadPool::kMaxThreads);
+  check_range("arena_bytes", sizes.arena_bytes, 64, int64_t(1) << 46);
+  check_range("max_num_tokens", sizes.max_num_tokens, 1, INT32_MAX - 1);
+  check_range("max_num_seqs", sizes.max_num_seqs, 1, INT32_MAX - 1);
+  check_range("max_model_len", sizes.max_model_len, 1, INT32_MAX - 1);
+  limits_ = {sizes.max_num_tokens, sizes.max_num_seqs, sizes.max_model_len, INT32_MAX, {}};
+  executor_ = std::make_unique<Executor>(sizes.num_threads, sizes.arena_bytes);
+}
+
+void NativeProgram::add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim, int32_t block_size,
+                              const char* dtype_name) {
+  // Together these keep the bytes of a block below 2^55.
+  check_range("num_layers", num_layers, 1, 1 << 16);
+  check_range("num_kv_heads", num_kv_heads, 1, kMaxHeads);
+  check_range("head_dim", head_dim, kMinHeadDim, kMaxHeadDim);
+  check_range("block_size", block_size, kTileTokens, 4096);
+  if (block_size % kTileTokens) fail("block_size must be a multiple of 16");
+  const CacheDtype dtype = cache_dtype(dtype_name);
+  const int64_t value_bytes = dtype == CacheDtype::kF32 ? 4 : 2;
+  const int64_t layer_bytes = 2 * (int64_t)block_size * num_kv_heads * head_dim * value_bytes;
+  const CacheLayer first = {pool.data(), layer_bytes * num_layers, 0, block_size, num_kv_heads, head_dim, dtype};
+  const int64_t num_blocks = (int64_t)pool.size() / first.block_bytes;
+  check_range("blocks of a cache pool", num_blocks, 1, INT32_MAX - 1);
+  groups_.push_back({first, layer_bytes, num_layers});
+  limits_.groups.push_back({num_blocks, block_size, 0});
+  kept_.push_back(nb::cast(pool));
+}
+
+CacheLayer NativeProgram::layer(int32_t group, int32_t index) const {
+  check_range("a cache group", group, 0, (int64_t)groups_.size() - 1);
+  const Group& g = groups_[(size_t)group];
+  check_range("a cache layer", index, 0, g.num_layers - 1);
+  CacheLayer layer = g.first_layer;
+  layer.layer_offset = index * g.layer_bytes;
+  return layer;
+}
+
+uint8_t* NativeProgram::address(const Place& place, int64_t width, int64_t element_bytes, int64_t rows) const {
+  const auto [offset, stride] = place;
+  const int64_t most = sizes_.arena_bytes / element_bytes;  // elements that there is room for
+  check_range("the width of an operand", width, 1, most);
+  check_range("the stride of an operand", stride, width, kMaxStride);
+  check_range("the rows of an operand", rows, 1, (most - width) / stride + 1);
+  const int64_t bytes = ((rows - 1) * stride + width) * element_bytes;
+  check_range("the offset of an operand", offset, 0, sizes_.arena_bytes - bytes);
+  return executor_->arena().data() + offset;
+}
+
+Floats NativeProgram::floats(const Place& place, int64_t width) const { return floats(place, width, max_rows()); }
+Floats NativeProgram::floats(const Place& place, int64_t width, int64_t rows) const {
+  return {(float*)address(place, width, sizeof(float), rows), place.second};
+}
+Floats NativeProgram::floats(const std::optional<Place>& place, int64_t width) const {
+  return place ? floats(*place, width) : Floats();
+}
+Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width) const {
+  if (!place) return Acts();
+  if (place->first % (int64_t)sizeof(ActBlock)) fail("activation blocks must be aligned to 64 bytes");
+  return {(ActBlock*)address(*place, num_act_blocks(width), sizeof(ActBlock), max_rows()), place->second};
+}
+
+const float* NativeProgram::keep(const Vector& values, int64_t size) {
+  const float* data = data_of_length("a vector", values, size);
+  kept_.push_back(nb::cast(values));
+  return data;
+}
+
+const PackedMatrix& NativeProgram::keep(const nb::object& matrix) {
+  kept_.push_back(matrix);
+  return nb::cast<const OwnedMatrix&>(matrix).view();
+}
+
+void NativeProgram::add_row_op(RowOp op, int64_t scratch_floats) {
+  check_open();
+  if (stages().empty() || !std::holds_alternative<RowStage>(stages().back())) fail("row ops need start_rows first");
+  RowStage& stage = std::get<RowStage>(stages().back());
+  stage.ops.push_back(std::move(op));
+  stage.scratch_floats = std::max(stage.scratch_floats, scratch_floats);
+}
+
+void NativeProgram::embedding(nb::object table, float scale, Place y) {
+  const PackedMatrix& packed = keep(table);
+  if (is_head_) fail("embedding reads token ids, which the head has not");
+  add_row_op(EmbeddingOp{packed, scale, floats(y, packed.K)});
+  limits_.num_token_ids = std::min(limits_.num_token_ids, packed.N);
+}
+
+void NativeProgram::rms_norm(Place x, Vector weight, int64_t heads, float eps, std::optional<Place> y, std::optional<Place> act) {
+  if (!y && !act) fail("rms_norm has no result");
+  check_range("heads", heads, 1, kMaxHeads);
+  const int64_t width = (int64_t)weight.size(), row_width = heads * width;
+  const float* values = keep(weight, width);
+  add_row_op(RmsNormOp{floats(x, row_width), values, heads, width, eps, floats(y, row_width), acts(act, row_width)}, y ? 0 : row_width);
+}
+
+void NativeProgram::gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act) {
+  if (!y && !act) fail("gated_mul has no result");
+  check_range("width", width, 1, kMaxStride);
+  add_row_op(GatedMulOp{floats(x, 2 * width), gate_of(gate), width, floats(y, width), acts(act, width)}, y ? 0 : width);
+}
+
+void NativeProgram::quantize(Place x, int64_t width, Place act) {
+  add_row_op(QuantizeOp{floats(x, width), width, acts(act, width)});
+}
+
+void NativeProgram::rope(Place x, Array<const float, 2> table, int64_t heads, int64_t head_dim, bool interleaved) {
+  if (is_head_) fail("rope reads positions, which the head has not");
+  check_range("heads", heads, 1, kMaxHeads);
+  check_range("head_dim", head_dim, kMinHeadDim, kMaxHeadDim);
+  check_range("positions of a rope table", (int64_t)table.shape(0), sizes_.max_model_len, INT32_MAX - 1);
+  check_range("values of a rope table's row", (int64_t)table.shape(1), 2, head_dim);
+  if (table.shape(1) % 2) fail("a rope table needs as many cosines as sines");
+  kept_.push_back(nb::cast(table));
+  add_row_op(RopeOp{floats(x, heads * head_dim), table.data(), heads, head_dim, (int64_t)table.shape(1) / 2, interleaved});
+}
+
+void NativeProgram::kv_write(Place k, Place v, int32_t group, int32_t index) {
+  if (is_head_) fail("kv_write reads slots, which the head has not");
+  const CacheLayer cache = layer(group, index);
+  const int64_t width = (int64_t)cache.num_kv_heads * cache.head_dim;
+  add_row_op(KvWriteOp{floats(k, width), floats(v, width), cache, group});
+}
+
+void NativeProgram::add(Place a, Place b, int64_t width, Place y) {
+  add_row_op(AddOp{floats(a, width), floats(b, width), width, floats(y, width)});
+}
+void NativeProgram::mul(Place a, Place b, int64_t width, Place y) {
+  add_row_op(MulOp{floats(a, width), floats(b, width), width, floats(y, width)});
+}
+void NativeProgram::scale(Place x, float factor, int64_t width, Place y) {
+  add_row_op(ScaleOp{floats(x, width), factor, width, floats(y, width)});
+}
+void NativeProgram::softcap(Place x, float cap, int64_t width, Place y) {
+  add_row_op(SoftcapOp{floats(x, width), cap, width, floats(y, width)});
+}
+void NativeProgram::copy(Place x, int64_t width, Place y) { add_row_op(CopyOp{floats(x, width), width, floats(y, width)}); }
+
+void NativeProgram::gather_rows(Place x, int64_t width, Place y) {
+  if (!is_head_) fail("gather_rows reads logit rows, which the body has not");
+  add_row_op(GatherRowsOp{floats(x, width, sizes_.max_num_tokens), width, floats(y, width)});
+}
+
+void NativeProgram::gemm(std::optional<Place> x, std::optional<Place> act, Place y, bool add, const std::vector<SegmentArgs>& segments) {
+  check_open();
+  if (segments.empty()) fail("a product needs a matrix");
+  GemmStage stage;
+  stage.add = add;
+  for (const auto& [matrix, column, bias, int8] : segments) {
+    const PackedMatrix& weight = keep(matrix);
+    if (int8 && !is_quantized(weight.format)) fail("only quantised weights read activation blocks");
+    const float* bias_values = bias ? keep(*bias, weight.N) : nullptr;
+    check_range("the column of a segment", column, 0, kMaxStride);
+    stage.segments.push_back({weight, column, bias_values, int8});
+    stage.y = floats(y, column + weight.N);
+    if (int8) {
+      if (!act) fail("a segment reads activation blocks, but there are none");
+      stage.act = acts(act, weight.K);
+    } else {
+      if (!x) fail("a segment reads floats, but there are none");
+      stage.x = floats(*x, weight.K);
+    }
+  }
+  stages().emplace_back(std::move(stage));
+}
+
+void NativeProgram::attention(Place q, Place out, int32_t group, int32_t index, int32_t num_heads, float scale, int32_t window,
+                              float softcap) {
+  check_open();
+  if (is_head_) fail("attention reads block tables, which the head has not");
+  const CacheLayer cache = layer(group, index);
+  check_range("num_heads", num_heads, 1, kMaxHeads);
+  if (num_heads % cache.num_kv_heads) fail("num_heads must be a multiple of the cache's kv heads");
+  check_range("window", window, 0, INT32_MAX - 1);
+  Group& g = groups_[(size_t)group];
+  g.is_seen_whole |= window == 0;
+  g.longest_window = std::max(g.longest_window, window);
+  const int64_t width = (int64_t)num_heads * cache.head_dim;
+  stages().emplace_back(AttentionStage{floats(q, width), floats(out, width), cache, group, num_heads, window, scale, softcap});
+}
+
+void NativeProgram::finish(Place logits, int64_t vocab_size) {
+  check_open();
+  program_.logits = floats(logits, vocab_size, kHeadSlice);
+  program_.vocab_size = vocab_size;
+  for (size_t g = 0; g < groups_.size(); g++) limits_.groups[g].window = groups_[g].is_seen_whole ? 0 : groups_[g].longest_window;
+  scratch_.per_thread = sampler_scratch_bytes(vocab_size);
+  for (const auto* list : {&program_.body, &program_.head}) {
+    for (const Stage& stage : *list) {
+      scratch_.per_thread = std::max(scratch_.per_thread, std::visit([](const auto& s) { return thread_scratch_bytes(s); }, stage));
+      scratch_.shared = std::max(scratch_.shared, std::visit([&](const auto& s) { return shared_scratch_bytes(s, sizes_); }, stage));
+    }
+  }
+  scratch_ = {round_up(scratch_.shared, 4096), round_up(scratch_.per_thread, 4096)};
+  executor_->set_program(program_, scratch_);
+  is_finished_ = true;
+}
+
+void NativeProgram::check_open() const {
+  if (!executor_) throw std::runtime_error("the program is closed");
+  if (is_finished_) throw std::runtime_error("the program is finished already");
+}
+
+template <class Call>
+std::optional<double> NativeProgram::timed(bool check_signals, const Call& call) {
+  const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
+  if (!lock.owns_lock()) throw std::runtime_error("a call is running already; a program runs one at a time");
+  if (!executor_ || !is_finished_) throw std::runtime_error("the program is closed, or not finished");
+  const StopCheck stop = {check_signals ? has_signal : nullptr, nullptr};
+  const auto started = std::chrono::steady_clock::now();
+  bool is_complete;
+  {
+    nb::gil_scoped_release release;
+    is_complete = call(stop);
+  }
+  if (PyErr_Occurred()) throw nb::python_error();  // what the signal handler raised
+  if (!is_complete) return std::nullopt;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+}
+
+std::optional<double> NativeProgram::run(const Batch& batch, bool check_signals) {
+  check_batch(batch, limits_);
+  return timed(check_signals, [&](const StopCheck& stop) {
+    const bool is_complete = executor_->run_body(batch, stop);
+    num_hidden_rows_ = is_complete ? batch.num_tokens : 0;
+    return is_complete;
+  });
+}
+
+std::optional<double> NativeProgram::sample(const RowIds& rows, const SampleArrays& samples, const SampleLimits& limits,
+                                            bool check_signals) {
+  check_samples(samples, (int64_t)rows.size(), limits);
+  return run_head({rows.data(), (int64_t)rows.size(), &samples, nullptr}, check_signals);
+}
+
+std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {
+  check_equal("the rows of the logits array", (int64_t)out.shape(0), (int64_t)rows.size());
+  check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.vocab_size);
+  return run_head({rows.data(), (int64_t)rows.size(), nullptr, out.data()}, check_signals);
+}
+
+std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_signals) {
+  return timed(check_signals, [&](const StopCheck& stop) {
+    check_logit_rows(job.rows, job.num_rows, num_hidden_rows_);
+    return executor_->run_head(job, stop);
+  });
+}
+
+void NativeProgram::cancel() {
+  if (executor_) executor_->cancel();
+}
+
+void NativeProgram::close() {
+  cancel();
+  std::unique_lock<std::mutex> lock(running_, std::defer_lock);
+  {
+    nb::gil_scoped_release release;
+    lock.lock();
+  }
+  executor_.reset();
+  program_ = {};
+  kept_.clear();
+}
+
+}  // namespace OCTAVO_NS

@@ -1,0 +1,109 @@
+// A program as Python builds and runs it: every address and extent is checked here, once at load; every batch, once per call.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "batch_checks.h"
+#include "bind_arrays.h"
+#include "cpu/executor.h"
+#include "cpu/isa.h"
+
+namespace OCTAVO_NS {
+
+namespace nb = nanobind;
+
+using Vector = Array<const float, 1>;
+using RowIds = Array<const int32_t, 1>;
+
+// Where a matrix lies: byte offset in the arena, and elements (floats or activation blocks) from one row to the next.
+using Place = std::pair<int64_t, int64_t>;
+
+struct ProgramSizes {
+  int32_t num_threads;
+  int64_t arena_bytes, max_num_tokens, max_num_seqs, max_model_len;
+};
+
+// One segment of a product: matrix, column of the output, bias or none, whether it reads activation blocks.
+using SegmentArgs = std::tuple<nb::object, int64_t, std::optional<Vector>, bool>;
+
+class NativeProgram {
+ public:
+  explicit NativeProgram(const ProgramSizes& sizes);
+
+  // Load: groups first, then the ops of the body, start_head, the ops of the head, finish.
+  void add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim, int32_t block_size,
+                 const char* dtype);
+  void start_rows() { stages().emplace_back(RowStage{}); }
+  void start_head() { is_head_ = true; }
+  void embedding(nb::object table, float scale, Place y);
+  void rms_norm(Place x, Vector weight, int64_t heads, float eps, std::optional<Place> y, std::optional<Place> act);
+  void gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act);
+  void quantize(Place x, int64_t width, Place act);
+  void rope(Place x, Array<const float, 2> table, int64_t heads, int64_t head_dim, bool interleaved);
+  void kv_write(Place k, Place v, int32_t group, int32_t layer);
+  void add(Place a, Place b, int64_t width, Place y);
+  void mul(Place a, Place b, int64_t width, Place y);
+  void scale(Place x, float factor, int64_t width, Place y);
+  void softcap(Place x, float cap, int64_t width, Place y);
+  void copy(Place x, int64_t width, Place y);
+  void gather_rows(Place x, int64_t width, Place y);
+  void gemm(std::optional<Place> x, std::optional<Place> act, Place y, bool add, const std::vector<SegmentArgs>& segments);
+  void attention(Place q, Place out, int32_t group, int32_t layer, int32_t num_heads, float scale, int32_t window, float softcap);
+  void finish(Place logits, int64_t vocab_size);
+
+  // Run: seconds inside native code, or nothing if the call was cancelled.
+  std::optional<double> run(const Batch& batch, bool check_signals);
+  std::optional<double> sample(const RowIds& rows, const SampleArrays& samples, const SampleLimits& limits, bool check_signals);
+  std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
+
+  void cancel();
+  uint64_t progress() const { return executor_ ? executor_->progress() : 0; }
+  int64_t num_saturated() const { return executor_ ? executor_->num_saturated() : 0; }
+  int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread; }
+  int64_t vocab_size() const { return program_.vocab_size; }
+  int64_t num_groups() const { return (int64_t)groups_.size(); }
+  void close();
+
+ private:
+  struct Group {
+    CacheLayer first_layer;
+    int64_t layer_bytes;
+    int32_t num_layers;
+    bool is_seen_whole = false;  // some layer has no window
+    int32_t longest_window = 0;
+  };
+
+  std::vector<Stage>& stages() { return is_head_ ? program_.head : program_.body; }
+  int64_t max_rows() const { return is_head_ ? kHeadSlice : sizes_.max_num_tokens; }
+  void add_row_op(RowOp op, int64_t scratch_floats = 0);
+  uint8_t* address(const Place& place, int64_t width, int64_t element_bytes, int64_t rows) const;
+  Floats floats(const Place& place, int64_t width) const;
+  Floats floats(const Place& place, int64_t width, int64_t rows) const;
+  Floats floats(const std::optional<Place>& place, int64_t width) const;
+  Acts acts(const std::optional<Place>& place, int64_t width) const;
+  const float* keep(const Vector& values, int64_t size);
+  const PackedMatrix& keep(const nb::object& matrix);
+  CacheLayer layer(int32_t group, int32_t index) const;
+  template <class Call>
+  std::optional<double> timed(bool check_signals, const Call& call);
+  std::optional<double> run_head(const HeadJob& job, bool check_signals);
+  void check_open() const;
+
+  ProgramSizes sizes_;
+  std::unique_ptr<Executor> executor_;
+  Program program_;
+  BatchLimits limits_;
+  ScratchBytes scratch_ = {0, 0};
+  std::vector<Group> groups_;
+  std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
+  bool is_head_ = false, is_finished_ = false;
+  int64_t num_hidden_rows_ = 0;  // of the last run
+  std::mutex running_;
+};
+
+}  // namespace OCTAVO_NS
