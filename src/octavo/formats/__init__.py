@@ -1,0 +1,1 @@
+"""Model files as metadata and array views: memory-mapped, every size checked before it is used."""

@@ -1,0 +1,52 @@
+"""JSON from files nobody vouches for: bounded size and depth, no duplicate keys, no NaN."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from octavo.errors import ModelLoadError
+from octavo.formats.mapped_file import read_small_file
+
+MAX_JSON_BYTES = 64 << 20
+"""A model's JSON files other than tokenizer.json; real ones stay below 20 MB."""
+
+
+def parse_json_object(data: bytes, path: Path, field: str) -> dict[str, object]:
+    """Parse a JSON object. Raises ModelLoadError naming the file and the field."""
+    try:
+        value = json.loads(data, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ModelLoadError(f"{path}: {field}: is nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise ModelLoadError(f"{path}: {field}: is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{path}: {field}: is a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def read_json_object(path: str | os.PathLike[str]) -> dict[str, object]:
+    """Read a file that holds one JSON object. Raises ModelLoadError naming the file."""
+    path = Path(path)
+    try:
+        data = read_small_file(path, MAX_JSON_BYTES)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return parse_json_object(data, path, "content")
+
+
+def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"key {key!r} appears twice")
+            seen.add(key)
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number JSON allows")
