@@ -1,0 +1,1 @@
+"""Weights: from the tensors of a model's file to packed matrices."""

@@ -1,0 +1,113 @@
+"""One view of a model's tensors, whatever file they are in: stable names, types, bytes, and how rows are ordered.
+
+Nothing is copied until a tensor is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import ModelLoadError
+from octavo.formats.gguf import GgufFile
+from octavo.formats.gguf_quants import dequantize_bytes
+from octavo.formats.gguf_types import GgufType
+from octavo.formats.mapped_file import ByteView
+from octavo.formats.safetensors import SafetensorsTensor
+from octavo.program.ops import Program
+from octavo.weights.names import check_names, stable_name_from_gguf, stable_name_from_hf
+from octavo.weights.packing import RowOrder, half_split_row_order
+
+Floats = npt.NDArray[np.float32]
+
+_SAFETENSORS_TYPES = {"F32": GgufType.F32, "F16": GgufType.F16, "BF16": GgufType.BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTensor:
+    """One tensor of a model's file."""
+
+    type: GgufType
+    """How the bytes code numbers; float types serve both kinds of file."""
+    shape: tuple[int, ...]
+    data: ByteView
+    row_order: RowOrder | None = None
+    """Row n of the weight is row row_order[n] of the file; None: the same."""
+    offset: float = 0.0
+    """What is added to every value: 1 for norms stored as w - 1."""
+
+    def values(self) -> Floats:
+        """Return the weight as float32: vectors for use, matrices for the oracle."""
+        values = dequantize_bytes(self.data, self.type).reshape(self.shape)
+        if self.row_order is not None:
+            values = values[self.row_order]
+        return values + np.float32(self.offset) if self.offset else values
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The tensors of a model by stable name."""
+
+    source: str
+    tensors: Mapping[str, CheckpointTensor]
+
+    def check(self, program: Program) -> None:
+        """Compare names and shapes with what the program needs.
+
+        Raises: ModelLoadError that lists missing and unexpected tensors, or names a tensor with a wrong shape.
+        """
+        needed = {part.name: (part.num_rows, *weight.shape[1:]) for weight in program.weights for part in weight.parts}
+        check_names(needed, self.tensors, self.source)
+        for name, shape in needed.items():
+            tensor = self.tensors[name]
+            if tensor.shape != shape:
+                raise ModelLoadError(
+                    f"{self.source}: tensor {name} is {list(tensor.shape)}, the config makes it {list(shape)}"
+                )
+
+
+def checkpoint_from_safetensors(
+    tensors: Mapping[str, SafetensorsTensor], source: str, *, norm_offset: float
+) -> Checkpoint:
+    """Rename the tensors of a Hugging Face checkpoint. `norm_offset` is added to the weights of all norms."""
+    result = {}
+    for tensor in tensors.values():
+        name = stable_name_from_hf(tensor.name)
+        if name is None:
+            continue
+        if tensor.dtype not in _SAFETENSORS_TYPES:
+            supported = ", ".join(_SAFETENSORS_TYPES)
+            raise ModelLoadError(f"{source}: tensor {tensor.name} is {tensor.dtype}, supported: {supported}")
+        if name in result:
+            raise ModelLoadError(f"{source}: tensor {name} is there under two names, one of them {tensor.name}")
+        offset = norm_offset if name.endswith("norm.weight") else 0.0
+        result[name] = CheckpointTensor(_SAFETENSORS_TYPES[tensor.dtype], tensor.shape, tensor.data, offset=offset)
+    return Checkpoint(source, result)
+
+
+def checkpoint_from_gguf(file: GgufFile, *, sandwich: bool, permuted_heads: tuple[int, int] | None) -> Checkpoint:
+    """Rename the tensors of a GGUF file.
+
+    `permuted_heads`: the number of heads of q and of k if the file orders their rows for the interleaved rotation.
+    """
+    source = str(file.path)
+    result = {}
+    for tensor in file.tensors.values():
+        name = stable_name_from_gguf(tensor.name, sandwich=sandwich)
+        if name is None:
+            continue
+        heads = _permuted_heads(name, permuted_heads)
+        field = f"{source}: tensor {tensor.name}"
+        row_order = half_split_row_order(tensor.shape[0], heads, field) if heads else None
+        result[name] = CheckpointTensor(tensor.type, tensor.shape, tensor.data, row_order)
+    return Checkpoint(source, result)
+
+
+def _permuted_heads(name: str, permuted_heads: tuple[int, int] | None) -> int:
+    """Return the number of heads whose rows are permuted in a tensor, 0 for none."""
+    if permuted_heads is None:
+        return 0
+    return permuted_heads[0] * (".q_proj." in name) + permuted_heads[1] * (".k_proj." in name)

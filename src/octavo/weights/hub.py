@@ -1,0 +1,199 @@
+"""Finds a model's files by what the user calls it: a path, a built-in name, or an id on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from octavo.errors import ModelLoadError
+from octavo.weights.builtin import BUILTIN_MODELS, fetch_builtin
+
+T = TypeVar("T")
+
+_HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?::(?P<file>[^:\\]+\.gguf))?")
+_ALLOWED = ["*.safetensors", "*.json", "*.jinja"]
+_ALLOWED_FOR_TOKENIZER = ["*.json", "*.jinja"]
+_IGNORED = ["*/*.safetensors", "*/*.json", "consolidated*"]
+"""Sub-directories hold copies in other formats, or parts of other models."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model lies on this machine."""
+
+    kind: Literal["gguf", "safetensors"]
+    path: Path
+    """The GGUF file, or the directory with config.json and the safetensors files."""
+    name: str
+    """What the user called it."""
+
+
+def resolve_model_files(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    download_dir: str | os.PathLike[str] | None = None,
+) -> ModelFiles:
+    """Find a model, downloading it if need be. A path that exists wins over every other reading.
+
+    Args:
+        name: path of a GGUF file or a directory; `smollm2-135m` or another built-in name; `org/name`, or
+            `org/name:file.gguf` for one file of a hub repository.
+        revision: branch, tag or commit, for hub ids.
+        download_dir: keep downloads here instead of in the default caches.
+
+    Raises: ModelLoadError that names what was tried and the way out.
+    """
+    text = os.fspath(name)
+    path = Path(os.path.expanduser(text))
+    if text and os.path.exists(path):
+        return _local(path, text)
+    if text in BUILTIN_MODELS:
+        if revision is not None:
+            raise ModelLoadError(f"{text}: a built-in model has no revisions; leave out revision={revision!r}")
+        return ModelFiles("gguf", fetch_builtin(BUILTIN_MODELS[text], download_dir), text)
+    match = _HUB_ID.fullmatch(text)
+    if match is None or match["repo"].endswith((".gguf", ".safetensors")):
+        raise ModelLoadError(_not_found(text))
+    repo, file = match["repo"], match["file"]
+    if file is not None:
+        return ModelFiles("gguf", _hub_file(repo, file, revision, download_dir), text)
+    return _hub_snapshot(repo, revision, download_dir)
+
+
+def resolve_tokenizer_path(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    download_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Find a tokenizer kept apart from the weights: a GGUF file, or a directory or hub id with tokenizer.json.
+
+    Weights that lie beside it are neither needed nor downloaded.
+
+    Raises: ModelLoadError that names what was tried and the way out.
+    """
+    text = os.fspath(name)
+    path = Path(os.path.expanduser(text))
+    if (path / "tokenizer.json").is_file():
+        return path
+    match = _HUB_ID.fullmatch(text)
+    if not os.path.exists(path) and match is not None and match["file"] is None and text not in BUILTIN_MODELS:
+        return _snapshot(match["repo"], revision, download_dir, _ALLOWED_FOR_TOKENIZER)
+    return resolve_model_files(text, revision, download_dir).path
+
+
+def _not_found(text: str) -> str:
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    near = difflib.get_close_matches(text.lower()[:200], BUILTIN_MODELS, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{shown!r} is not an existing file or directory, not a built-in model ({', '.join(BUILTIN_MODELS)}), and not a"
+        f" hub id (org/name or org/name:file.gguf){hint}"
+    )
+
+
+def _local(path: Path, name: str) -> ModelFiles:
+    if not path.is_dir():
+        if path.suffix == ".safetensors":
+            raise ModelLoadError(f"{path}: a single safetensors file; pass its directory, which also has config.json")
+        return ModelFiles("gguf", path, name)
+    if any(path.glob("*.safetensors")) or any(path.glob("*.safetensors.index.json")):
+        return ModelFiles("safetensors", path, name)
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ModelFiles("gguf", ggufs[0], name)
+    if ggufs:
+        names = ", ".join(file.name for file in ggufs[:5])
+        raise ModelLoadError(f"{path}: holds {len(ggufs)} GGUF files ({names}); pass the path of one of them")
+    if any(path.glob("*.bin")) or any(path.glob("*.pt")) or any(path.glob("*.pth")):
+        raise ModelLoadError(
+            f"{path}: the weights are pickle files, which can run code when opened and are refused; use a checkpoint in"
+            " safetensors or GGUF format"
+        )
+    raise ModelLoadError(f"{path}: holds neither .safetensors nor .gguf files")
+
+
+def _hub_file(repo: str, file: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
+    from huggingface_hub import hf_hub_download  # 0.3 s to import: only for hub models
+
+    def download() -> Path:
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=_as_path(download_dir)))
+
+    return _ask_hub(f"{repo}:{file}", download)
+
+
+def _snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[str] | None, allowed: list[str]) -> Path:
+    """Download the files of a repository that match; return their directory."""
+    from huggingface_hub import snapshot_download
+
+    def download() -> Path:
+        return Path(
+            snapshot_download(
+                repo,
+                revision=revision,
+                cache_dir=_as_path(download_dir),
+                allow_patterns=allowed,
+                ignore_patterns=_IGNORED,
+            )
+        )
+
+    return _ask_hub(repo, download)
+
+
+def _hub_snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> ModelFiles:
+    """Download a safetensors checkpoint; if there is none but a single GGUF file, that one."""
+    from huggingface_hub import HfApi
+
+    directory = _snapshot(repo, revision, download_dir, _ALLOWED)
+    if any(directory.glob("*.safetensors")):
+        return ModelFiles("safetensors", directory, repo)
+    names = _ask_hub(repo, lambda: HfApi().list_repo_files(repo, revision=revision))
+    ggufs = [file for file in names if file.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return ModelFiles("gguf", _hub_file(repo, ggufs[0], revision, download_dir), repo)
+    if ggufs:
+        raise ModelLoadError(
+            f"{repo}: holds {len(ggufs)} GGUF files; name one, for example {repo}:{ggufs[0]} (there are also"
+            f" {', '.join(ggufs[1:6])})"
+        )
+    raise ModelLoadError(f"{repo}: the hub repository holds neither .safetensors nor .gguf files")
+
+
+def _as_path(directory: str | os.PathLike[str] | None) -> Path | None:
+    return None if directory is None else Path(directory).expanduser()
+
+
+def _ask_hub(what: str, action: Callable[[], T]) -> T:
+    """Run a call to the hub; say what its failure means and what can be done."""
+    from huggingface_hub import errors
+
+    try:
+        return action()
+    except errors.GatedRepoError as error:
+        way_out = "accept its terms on its page at the hub, then set HF_TOKEN or run `hf auth login`"
+        raise ModelLoadError(f"{what}: access is restricted: {way_out}") from error
+    except errors.RepositoryNotFoundError as error:
+        near = difflib.get_close_matches(what.rpartition("/")[2].lower(), BUILTIN_MODELS, n=1, cutoff=0.5)
+        hint = f"; or use the built-in {near[0]!r}" if near else ""
+        raise ModelLoadError(
+            f"{what}: there is no such file or directory here, and no such repository on the hub, or it is private: set"
+            f" HF_TOKEN{hint}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelLoadError(f"{what}: the hub repository has no such revision") from error
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        raise ModelLoadError(
+            f"{what}: not in the local cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set); download it"
+            f" where there is a network with `hf download {what.replace(':', ' ')}`, or pass a local path"
+        ) from error
+    except errors.EntryNotFoundError as error:
+        raise ModelLoadError(f"{what}: the hub repository has no such file") from error
+    except Exception as error:  # the library lets its HTTP client's exceptions through, which differ between versions
+        raise ModelLoadError(
+            f"{what}: the hub cannot be reached: {type(error).__name__}: {str(error)[:300]}; try again, or pass a local"
+            " path"
+        ) from error

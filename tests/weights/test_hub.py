@@ -1,0 +1,169 @@
+"""Model names: a path wins, then the built-in names, then the hub; a failure names what was tried and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+
+from octavo.errors import ModelLoadError
+from octavo.weights import hub
+from octavo.weights.builtin import BUILTIN_MODELS
+from octavo.weights.hub import ModelFiles, resolve_model_files, resolve_tokenizer_path
+
+
+def make_files(directory: Path, *names: str) -> Path:
+    for name in names:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return directory
+
+
+def make_cached_repository(cache: Path, repo: str, *names: str) -> Path:
+    """Lay out a repository as the hub's own cache does."""
+    root = cache / f"models--{repo.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    return make_files(root / "snapshots" / ("0" * 40), *names)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "path"),
+    [
+        pytest.param(["m.gguf"], "gguf", "m.gguf", id="one-gguf"),
+        pytest.param(["model.safetensors", "config.json"], "safetensors", ".", id="one-safetensors"),
+        pytest.param(["model.safetensors.index.json"], "safetensors", ".", id="index-only"),
+        pytest.param(["model.safetensors", "m.gguf"], "safetensors", ".", id="both"),
+    ],
+)
+def test_a_directory_is_what_its_files_are(tmp_path: Path, names: list[str], kind: str, path: str) -> None:
+    make_files(tmp_path, *names)
+    assert resolve_model_files(tmp_path) == ModelFiles(kind, tmp_path / path, str(tmp_path))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        pytest.param(["a.gguf", "b.gguf"], r"2 GGUF files \(a.gguf, b.gguf\)", id="two-ggufs"),
+        pytest.param(["pytorch_model.bin"], "pickle", id="pickle"),
+        pytest.param(["readme.md"], "neither", id="no-weights"),
+    ],
+)
+def test_a_directory_that_is_no_model_says_why(tmp_path: Path, names: list[str], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        resolve_model_files(make_files(tmp_path, *names))
+
+
+def test_a_file_is_taken_as_gguf_unless_it_is_a_shard(tmp_path: Path) -> None:
+    make_files(tmp_path, "model.q4", "model.safetensors")
+    assert resolve_model_files(str(tmp_path / "model.q4")).kind == "gguf"
+    with pytest.raises(ModelLoadError, match="pass its directory"):
+        resolve_model_files(tmp_path / "model.safetensors")
+
+
+def test_a_local_path_wins_over_a_built_in_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_files(tmp_path / "smollm2-135m", "local.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model_files("smollm2-135m").path.name == "local.gguf"
+
+
+@pytest.mark.parametrize("name", ["smollm2", "./absent.gguf", "dir/absent.gguf", "", "a" * 10_000, "a\0b", "~nobody"])
+def test_a_name_that_is_nothing_lists_what_was_tried(name: str) -> None:
+    with pytest.raises(ModelLoadError, match="not an existing file or directory, not a built-in model") as error:
+        resolve_model_files(name)
+    assert len(str(error.value)) < 600
+
+
+def test_a_near_miss_names_the_built_in_model() -> None:
+    with pytest.raises(ModelLoadError, match="did you mean 'smollm2-135m'"):
+        resolve_model_files("SmolLM2-135")
+
+
+def test_a_built_in_model_has_no_revisions() -> None:
+    with pytest.raises(ModelLoadError, match="no revisions"):
+        resolve_model_files("smollm2-135m", revision="main")
+
+
+def test_built_in_models_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "fetch_builtin", lambda model, directory: Path(directory) / model.file_name)
+    files = resolve_model_files("gemma3-270m", download_dir=tmp_path)
+    assert files == ModelFiles("gguf", tmp_path / BUILTIN_MODELS["gemma3-270m"].file_name, "gemma3-270m")
+
+
+def test_a_repository_in_the_cache_is_used_offline(tmp_path: Path) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", "config.json", "model.safetensors")
+    assert resolve_model_files("org/name", download_dir=tmp_path) == ModelFiles("safetensors", snapshot, "org/name")
+
+
+def test_a_named_file_in_the_cache_is_used_offline(tmp_path: Path) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", "q4.gguf", "q8.gguf")
+    assert resolve_model_files("org/name:q8.gguf", download_dir=tmp_path).path == snapshot / "q8.gguf"
+
+
+def test_offline_without_a_cache_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="`hf download org/name`"):
+        resolve_model_files("org/name", download_dir=tmp_path)
+    with pytest.raises(ModelLoadError, match=r"`hf download org/name x\.gguf`"):
+        resolve_model_files("org/name:x.gguf", download_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ggufs", "message"),
+    [
+        pytest.param(["a.gguf", "b.gguf"], r"name one, for example org/name:a\.gguf", id="several"),
+        pytest.param([], "neither", id="none"),
+    ],
+)
+def test_a_repository_without_safetensors_asks_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ggufs: list[str], message: str
+) -> None:
+    make_cached_repository(tmp_path, "org/name", "config.json")
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["config.json", *ggufs])
+    with pytest.raises(ModelLoadError, match=message):
+        resolve_model_files("org/name", download_dir=tmp_path)
+
+
+def test_a_repository_with_a_single_gguf_needs_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", "only.gguf")
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["only.gguf"])
+    assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / "only.gguf"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (errors.GatedRepoError, "HF_TOKEN"),
+        (errors.RepositoryNotFoundError, "no such repository"),
+        (errors.RevisionNotFoundError, "no such revision"),
+        (errors.EntryNotFoundError, "no such file"),
+        (ConnectionError, "cannot be reached"),
+    ],
+)
+def test_what_the_hub_answers_becomes_a_way_out(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception], message: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        error = kind.__new__(kind)
+        Exception.__init__(error, "as the hub put it")
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(ModelLoadError, match=message):
+        resolve_model_files("org/name")
+
+
+def test_a_tokenizer_needs_no_weights_beside_it(tmp_path: Path) -> None:
+    local = make_files(tmp_path / "local", "tokenizer.json")
+    assert resolve_tokenizer_path(local) == local
+    snapshot = make_cached_repository(tmp_path, "org/name", "tokenizer.json")
+    assert resolve_tokenizer_path("org/name", download_dir=tmp_path) == snapshot
+
+
+def test_a_tokenizer_can_come_from_a_gguf_file(tmp_path: Path) -> None:
+    make_files(tmp_path, "m.gguf")
+    assert resolve_tokenizer_path(tmp_path / "m.gguf") == tmp_path / "m.gguf"
+    with pytest.raises(ModelLoadError, match="not an existing file"):
+        resolve_tokenizer_path("nothing")
