@@ -1,0 +1,1 @@
+"""The model as data: what is computed, and its readers."""

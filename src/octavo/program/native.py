@@ -1,0 +1,206 @@
+"""Runs a Program in native code: the whole body in one call, the head in slices, on a pool of threads.
+
+Not here: what an op computes (csrc), which instructions a program becomes (`lowering.py`), where values live
+(`planner.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.cache_spec import CacheGroupSpec
+from octavo.config import LogprobsMode
+from octavo.errors import EngineDeadError, StepCancelledError
+from octavo.native import kernels
+from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
+from octavo.program.lowering import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights, lower
+from octavo.program.ops import Program
+from octavo.program.planner import Interval, plan_arena
+
+
+class NativeProgram:
+    """A program bound to its weights and cache memory. One call at a time; `cancel` from any thread.
+
+    A failed or cancelled call leaves the program usable; the rows it was to write are undefined.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: ProgramWeights,
+        *,
+        cache_groups: Sequence[CacheGroupSpec],
+        pools: Sequence[npt.NDArray[np.uint8]],
+        max_num_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        num_threads: int,
+        activation_quantization: bool = True,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+        isa_module: Any = None,
+    ) -> None:
+        """Lower the program, plan its memory and start the threads.
+
+        Args:
+            pools: per cache group, writable memory of its blocks in id order.
+            max_num_tokens: T of the largest batch.
+            isa_module: the kernels to use, by default those of `native.kernels()`.
+        """
+        module = kernels() if isa_module is None else isa_module
+        lowered = lower(program, weights, activation_quantization=activation_quantization)
+        max_rows = {"T": max_num_tokens, "N": module.HEAD_SLICE}
+        plan = plan_arena([_interval(buffer, max_rows[buffer.rows]) for buffer in lowered.buffers])
+        self._vocab_size = program.vocab_size
+        self._logprobs_mode = logprobs_mode
+        self._process = os.getpid()
+        self._native: Any = module.Program(
+            num_threads=num_threads,
+            arena_bytes=plan.num_bytes,
+            max_num_tokens=max_num_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+        )
+        for spec, pool in zip(cache_groups, pools, strict=True):
+            self._native.add_group(pool, spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.block_size, spec.dtype)
+        self._emit(lowered, plan.offsets)
+        self._is_closed = False
+
+    def run(self, batch: ForwardBatch) -> float:
+        """Compute the hidden rows of a batch and write their keys and values; return the seconds in native code.
+
+        Raises:
+            ValueError: an index of the batch is out of bounds; nothing was computed.
+            StepCancelledError: after `cancel`.
+        """
+        seconds = self._usable().run(
+            batch.token_ids,
+            batch.positions,
+            batch.query_start_loc,
+            batch.seq_lens,
+            batch.block_tables,
+            batch.slot_mapping,
+            _is_main_thread(),
+        )
+        return _completed(seconds)
+
+    def sample(self, batch: SampleBatch) -> SampleOutput:
+        """Compute the logits of rows of the last `run`, and choose or score a token for each.
+
+        Raises: as `run`.
+        """
+        num_rows = len(batch.rows)
+        num_top = max(0, int(batch.num_logprobs.max(initial=0)))
+        output = SampleOutput(
+            token_ids=np.zeros(num_rows, np.int32),
+            status=np.zeros(num_rows, np.int32),
+            rank=np.zeros(num_rows, np.int32),
+            logprob=np.zeros(num_rows, np.float32),
+            top_ids=np.zeros((num_rows, num_top), np.int32),
+            top_logprobs=np.zeros((num_rows, num_top), np.float32),
+        )
+        seconds = self._usable().sample(
+            batch.rows,
+            batch.temperature,
+            batch.top_k,
+            batch.top_p,
+            batch.min_p,
+            batch.seed,
+            batch.position,
+            batch.num_logprobs,
+            batch.forced_token,
+            batch.edit_offsets,
+            batch.edits.view(np.uint8).reshape(-1, EDIT_DTYPE.itemsize),
+            batch.allowed_rows,
+            batch.allowed,
+            output.token_ids,
+            output.status,
+            output.rank,
+            output.logprob,
+            output.top_ids,
+            output.top_logprobs,
+            self._logprobs_mode,
+            _is_main_thread(),
+        )
+        return replace(output, native_seconds=_completed(seconds))
+
+    def logits(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Return the logits [N, V] of rows of the last `run`, before any edit."""
+        out = np.zeros((len(rows), self._vocab_size), np.float32)
+        _completed(self._usable().logits(rows, out, _is_main_thread()))
+        return out
+
+    def cancel(self) -> None:
+        """Make the running call raise `StepCancelledError` soon; without one, do nothing. Safe in a signal handler."""
+        self._native.cancel()
+
+    @property
+    def progress(self) -> int:
+        """A counter that grows while a call advances."""
+        return int(self._native.progress)
+
+    @property
+    def num_saturated(self) -> int:
+        """Keys and values that did not fit a float16 cache so far, and were stored as its largest number."""
+        return int(self._native.num_saturated)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of activations and scratch that the largest step can touch."""
+        return int(self._native.peak_bytes)
+
+    def close(self) -> None:
+        """Stop the threads and free the memory, after cancelling a running call. Idempotent."""
+        self._is_closed = True
+        if os.getpid() == self._process:
+            self._native.close()
+
+    def _usable(self) -> Any:
+        if self._is_closed:
+            raise EngineDeadError("The program is closed; load the model again.")
+        if os.getpid() != self._process:
+            raise EngineDeadError(
+                f"The program belongs to process {self._process} and its threads did not survive the fork into "
+                f"{os.getpid()}; load the model in the child, or start it with the 'spawn' method."
+            )
+        return self._native
+
+    def _emit(self, lowered: LoweredProgram, offsets: Sequence[int]) -> None:
+        """Send the instructions to native code, with addresses for operands."""
+
+        def resolve(argument: Any) -> Any:
+            if not isinstance(argument, Operand):
+                return argument
+            buffer = lowered.buffers[argument.buffer]
+            return offsets[argument.buffer] + argument.column * buffer.element_bytes, buffer.stride
+
+        def emit(instructions: Sequence[Instruction]) -> None:
+            for instruction in instructions:
+                arguments = {name: resolve(argument) for name, argument in instruction.arguments.items()}
+                getattr(self._native, instruction.method)(**arguments)
+
+        emit(lowered.body)
+        self._native.start_head()
+        emit(lowered.head)
+        self._native.finish(resolve(lowered.logits), self._vocab_size)
+
+
+def _interval(buffer: Buffer, max_rows: int) -> Interval:
+    return Interval(max_rows * buffer.stride * buffer.element_bytes, buffer.first, buffer.last)
+
+
+def _is_main_thread() -> bool:
+    """Whether Python runs signal handlers on this thread, which then must look for signals during a long call."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _completed(seconds: float | None) -> float:
+    if seconds is None:
+        raise StepCancelledError("The step was cancelled before it was done.")
+    return seconds

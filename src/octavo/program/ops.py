@@ -1,0 +1,297 @@
+"""The vocabulary of a Program: values, weights, caches, step inputs, and one small class per op.
+
+A `Program` says *what* is computed, once, at load time. Its readers are `reference.py`, `native.py` with its planner,
+and `cost.py`. Nothing here computes.
+
+Symbols: T rows of the step, R requests, N logit rows. Letters of widths as everywhere: H heads, KVH kv heads,
+D head dim, E hidden, F ffn, V vocab.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from octavo.cache_spec import CacheGroupSpec
+
+Rows = Literal["T", "N"]
+Gate = Literal["silu", "gelu_tanh"]
+
+ACTIVATION_GROUP = 32
+"""Values of a row that share one scale when activations are quantised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A float32 matrix [rows, width] that one op writes once.
+
+    A view (`base` is set) is columns [column, column + width) of another value; writing the base writes its views.
+    """
+
+    id: int
+    """Its index in `Program.values`."""
+    rows: Rows
+    width: int
+    base: int | None = None
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """One checkpoint tensor of a weight: rows [previous parts, + num_rows) of the whole."""
+
+    name: str
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A named weight. Matrices are [N, K] as a linear's `y = x Wᵀ` reads them; vectors are float32."""
+
+    name: str
+    """Stable, for example `layers.3.mlp.gate_up_proj.weight`."""
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """Logical axis of each dimension: vocab, hidden, heads, kv_heads, head_dim, ffn; qkv, gate_up where parts stack."""
+    parts: tuple[WeightPart, ...]
+    """What is stacked along the first axis, in order; a single part unless fused. Parts may differ in format."""
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is packed for products; else a float32 vector."""
+        return len(self.shape) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRef:
+    """One layer's keys and values: cache group, and the layer's index inside the group."""
+
+    group: int
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Rotation angles of one kind of layer. The numbers come from `rope_table.build_rope_table`."""
+
+    name: str
+    inv_freq: tuple[float, ...]
+    """Radians per position, one for each pair of dims."""
+    scale: float
+    """Multiplies cos and sin (yarn, longrope)."""
+    num_positions: int
+
+    @property
+    def half(self) -> int:
+        """Pairs rotated in each head; dims from 2 * half on pass unchanged."""
+        return len(self.inv_freq)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """A named array of `ForwardBatch`."""
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: Literal["int32", "int64"]
+    per_group: bool = False
+    """Whether there is one array for each cache group."""
+
+
+STEP_INPUTS: tuple[StepInput, ...] = (
+    StepInput("token_ids", ("T",), "int32"),
+    StepInput("positions", ("T",), "int32"),
+    StepInput("query_start_loc", ("R+1",), "int32"),
+    StepInput("seq_lens", ("R",), "int32"),
+    StepInput("block_tables", ("R", "max_blocks"), "int32", per_group=True),
+    StepInput("slot_mapping", ("T",), "int64", per_group=True),
+    StepInput("logit_rows", ("N",), "int32"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. Subclasses add what they need to know, and declare how they behave.
+
+    The class variables: `kind` names the op; `row_local` says that row i of every output depends on row i of the inputs
+    only (the op may run in bands of rows); `in_place` says that outputs[i] may take the memory of inputs[i] if that
+    value is not read again; `step_inputs` are the arrays of the ForwardBatch that it reads.
+    """
+
+    kind: ClassVar[str]
+    row_local: ClassVar[bool] = True
+    in_place: ClassVar[bool] = False
+    step_inputs: ClassVar[tuple[str, ...]] = ()
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    weights: tuple[Weight, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding(Op):
+    """out[t] = scale * weight[token_ids[t]]."""
+
+    kind: ClassVar[str] = "embedding"
+    step_inputs: ClassVar[tuple[str, ...]] = ("token_ids",)
+
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm(Op):
+    """out = x / sqrt(mean(x²) + eps) * w, over each of `heads` consecutive vectors of a row.
+
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467 eq. 4.
+    """
+
+    kind: ClassVar[str] = "rms_norm"
+    in_place: ClassVar[bool] = True
+
+    heads: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Op):
+    """out = x Wᵀ (+ bias) (+ add_to). inputs: x, then add_to; weights: W, then bias."""
+
+    kind: ClassVar[str] = "linear"
+
+    @property
+    def weight(self) -> Weight:
+        """The matrix [N, K]."""
+        return self.weights[0]
+
+    @property
+    def bias(self) -> Weight | None:
+        """The vector [N], or None."""
+        return self.weights[1] if len(self.weights) > 1 else None
+
+    @property
+    def add_to(self) -> Value | None:
+        """What the product is added to, or None. The output may take its memory."""
+        return self.inputs[1] if len(self.inputs) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rope(Op):
+    """Rotate each head of each input by its row's position: dims i and i + half, or 2i and 2i + 1 if interleaved.
+
+    Source: Su et al. 2021, arXiv:2104.09864.
+    """
+
+    kind: ClassVar[str] = "rope"
+    in_place: ClassVar[bool] = True
+    step_inputs: ClassVar[tuple[str, ...]] = ("positions",)
+
+    table: RopeTable
+    head_dim: int
+    interleaved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KvWrite(Op):
+    """Store k and v [T, KVH * D], rounded to the cache's dtype, at each row's slot. Slot -1: not written."""
+
+    kind: ClassVar[str] = "kv_write"
+    step_inputs: ClassVar[tuple[str, ...]] = ("slot_mapping",)
+
+    cache: CacheRef
+
+
+@dataclass(frozen=True, slots=True)
+class PagedAttention(Op):
+    """Causal attention of q [T, H * D] over keys and values read from the cache, this step's own included.
+
+    Position j is visible to position i if j <= i and, with a window, i - j < window.
+
+    Source: Kwon et al. 2023, arXiv:2309.06180 sec. 4.
+    """
+
+    kind: ClassVar[str] = "paged_attention"
+    row_local: ClassVar[bool] = False
+    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables")
+
+    cache: CacheRef
+    num_heads: int
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMul(Op):
+    """out = gate(x[:, :F]) * x[:, F:]: swiglu with silu, geglu with gelu_tanh. Shazeer 2020, arXiv:2002.05202."""
+
+    kind: ClassVar[str] = "gated_mul"
+
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Op):
+    """out = a + b."""
+
+    kind: ClassVar[str] = "add"
+    in_place: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mul(Op):
+    """out = a * b, element by element."""
+
+    kind: ClassVar[str] = "mul"
+    in_place: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Op):
+    """out = factor * x."""
+
+    kind: ClassVar[str] = "scale"
+    in_place: ClassVar[bool] = True
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Softcap(Op):
+    """out = cap * tanh(x / cap)."""
+
+    kind: ClassVar[str] = "softcap"
+    in_place: ClassVar[bool] = True
+
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class GatherRows(Op):
+    """out[n] = x[logit_rows[n]]: from T rows to N rows."""
+
+    kind: ClassVar[str] = "gather_rows"
+    row_local: ClassVar[bool] = False
+    step_inputs: ClassVar[tuple[str, ...]] = ("logit_rows",)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model as two lists of ops, in order of execution."""
+
+    body: tuple[Op, ...]
+    """T rows: token ids to `hidden`."""
+    head: tuple[Op, ...]
+    """N rows: `hidden` to `logits`. Starts with the only `GatherRows`; may be run in slices of the N rows."""
+    values: tuple[Value, ...]
+    hidden: Value
+    """[T, E], before the final norm."""
+    logits: Value
+    """[N, V]."""
+    weights: tuple[Weight, ...]
+    """Every weight once, in order of first use."""
+    rope_tables: tuple[RopeTable, ...]
+    cache_groups: tuple[CacheGroupSpec, ...]
+    vocab_size: int
+    """Width of the logits: the weights', which may exceed the tokenizer's."""
+    hidden_size: int
+    max_model_len: int

@@ -1,0 +1,146 @@
+"""What the builder writes down, and the mistakes of a model file that it catches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from octavo.cache_spec import CacheGroupSpec
+from octavo.program.builder import ProgramBuilder
+from octavo.program.ops import (
+    STEP_INPUTS,
+    CacheRef,
+    Embedding,
+    GatherRows,
+    KvWrite,
+    Linear,
+    Op,
+    PagedAttention,
+    Program,
+    RmsNorm,
+    Rope,
+    RopeTable,
+    Value,
+    Weight,
+    WeightPart,
+)
+
+E, H, KVH, D, V = 12, 3, 1, 4, 20
+TABLE = RopeTable("rope", (1.0, 0.5), 1.0, 64)
+CACHE = CacheRef(0, 0)
+
+
+def make_weight(name: str, *shape: int) -> Weight:
+    return Weight(name, shape, ("axis",) * len(shape), (WeightPart(name, shape[0]),))
+
+
+def make_builder(window: int | None = None) -> ProgramBuilder:
+    kind = "full" if window is None else "sliding"
+    group = CacheGroupSpec(kind, 1, KVH, D, "float16", 16, window)
+    return ProgramBuilder([group], max_model_len=64)
+
+
+def make_input(b: ProgramBuilder) -> Value:
+    return b.embedding(make_weight("embed", V, E), scale=2.0)
+
+
+def make_program() -> Program:
+    """Return a layer of attention and a head that is tied to the embedding."""
+    b = make_builder()
+    x = make_input(b)
+    q, k, v = b.linear_split(x, make_weight("qkv", 20, E), [H * D, KVH * D, KVH * D])
+    q = b.rms_norm(q, make_weight("q_norm", D), eps=1e-6)
+    q, k = b.rope(q, k, TABLE, head_dim=D)
+    b.kv_write(k, v, CACHE)
+    x = b.linear(b.paged_attention(q, CACHE, scale=0.5), make_weight("o", E, H * D), add_to=x)
+    return b.finish(b.linear(b.gather_rows(x), make_weight("embed", V, E)))
+
+
+def test_ops_are_listed_in_order_with_the_head_from_gather_rows_on() -> None:
+    program = make_program()
+    assert [type(op) for op in program.body] == [Embedding, Linear, RmsNorm, Rope, KvWrite, PagedAttention, Linear]
+    assert [type(op) for op in program.head] == [GatherRows, Linear]
+    assert program.hidden == program.body[-1].outputs[0] == program.head[0].inputs[0]
+    assert program.logits == program.head[-1].outputs[0]
+    assert (program.vocab_size, program.hidden_size, program.max_model_len) == (V, E, 64)
+
+
+def test_every_value_is_written_once() -> None:
+    program = make_program()
+    written = [value.id for op in (*program.body, *program.head) for value in op.outputs]
+    views = [value.id for value in program.values if value.base is not None]
+    assert sorted(written + views) == list(range(len(program.values)))
+
+
+def test_parts_of_a_split_are_column_views_of_one_value() -> None:
+    b = make_builder()
+    q, k, v = b.linear_split(make_input(b), make_weight("qkv", 20, E), [12, 4, 4])
+    assert q.base == k.base == v.base
+    assert [(view.column, view.width) for view in (q, k, v)] == [(0, 12), (12, 4), (16, 4)]
+
+
+def test_weights_and_tables_are_listed_once_in_order_of_first_use() -> None:
+    program = make_program()
+    assert [weight.name for weight in program.weights] == ["embed", "qkv", "q_norm", "o"]
+    assert program.rope_tables == (TABLE,)
+
+
+def test_norm_of_a_head_counts_the_heads_of_a_row() -> None:
+    norm = make_program().body[2]
+    assert isinstance(norm, RmsNorm)
+    assert norm.heads == H
+
+
+def test_linear_names_its_optional_operands() -> None:
+    b = make_builder()
+    x = make_input(b)
+    plain = b.linear(x, make_weight("w", E, E))
+    b.linear(plain, make_weight("w2", E, E), bias=make_weight("b2", E), add_to=x)
+    program = b.finish(b.gather_rows(x))
+    first, second = program.body[1:]
+    assert isinstance(first, Linear)
+    assert isinstance(second, Linear)
+    assert (first.bias, first.add_to) == (None, None)
+    assert (second.bias, second.add_to) == (make_weight("b2", E), x)
+
+
+def test_every_step_input_that_an_op_reads_is_declared() -> None:
+    names = {step_input.name for step_input in STEP_INPUTS}
+    assert {name for op in Op.__subclasses__() for name in op.step_inputs} == names
+
+
+MISTAKES: dict[str, Callable[[ProgramBuilder, Value], object]] = {
+    "linear: w reads 13 columns": lambda b, x: b.linear(x, make_weight("w", 4, E + 1)),
+    "expected a matrix": lambda b, x: b.linear(x, make_weight("w", E)),
+    "linear: b is": lambda b, x: b.linear(x, make_weight("w", 4, E), bias=make_weight("b", 5)),
+    "linear: add_to": lambda b, x: b.linear(x, make_weight("w", 4, E), add_to=x),
+    "linear_split: sizes": lambda b, x: b.linear_split(x, make_weight("w", 4, E), [2, 3]),
+    "rms_norm: w has 5": lambda b, x: b.rms_norm(x, make_weight("w", 5), eps=1e-6),
+    "rope: 12 columns are not whole heads": lambda b, x: b.rope(x, x, TABLE, head_dim=5),
+    "rotates 4 dims of 3": lambda b, x: b.rope(x, x, TABLE, head_dim=3),
+    "kv_write: k 12": lambda b, x: b.kv_write(x, x, CACHE),
+    "cache group 1 does not exist": lambda b, x: b.paged_attention(x, CacheRef(1, 0), scale=1.0),
+    "cache group 0 has no layer 1": lambda b, x: b.paged_attention(x, CacheRef(0, 1), scale=1.0),
+    "paged_attention: window 8": lambda b, x: b.paged_attention(x, CACHE, scale=1.0, window=8),
+    "gated_mul": lambda b, x: b.swiglu(b.linear(x, make_weight("w", 3, E))),
+    "softcap: the cap is 0": lambda b, x: b.softcap(x, 0.0),
+    "add: ": lambda b, x: b.add(x, b.linear(x, make_weight("w", 3, E))),
+    "mul: ": lambda b, x: b.mul(x, b.gather_rows(x)),
+    "reads a value of T rows, expected N": lambda b, x: (b.gather_rows(x), b.scale(x, 2.0)),
+    "the head has begun": lambda b, x: (b.gather_rows(x), b.gather_rows(x)),
+    "no gather_rows": lambda b, x: b.finish(x),
+    "the logits must have N rows": lambda b, x: (b.gather_rows(x), b.finish(x)),
+    "two different weights": lambda b, x: b.linear(x, make_weight("embed", E, E)),
+    "two different tables": lambda b, x: [
+        b.rope(x, x, table, head_dim=D) for table in (TABLE, RopeTable("rope", (1.0,), 1.0, 64))
+    ],
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistake_is_caught(message: str) -> None:
+    b = make_builder()
+    x = make_input(b)
+    with pytest.raises(ValueError, match=message):
+        MISTAKES[message](b, x)

@@ -1,0 +1,194 @@
+"""What the native program computes: the oracle's numbers, and the same bits however the work is cut."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from random_programs import make_random_program
+from tiny_programs import (
+    MAX_NUM_TOKENS,
+    Shape,
+    make_batch,
+    make_native,
+    make_oracle,
+    make_program,
+    make_sample_batch,
+    make_weights,
+)
+
+from octavo.formats.gguf_types import GgufType
+from octavo.program.ops import Program
+
+FLOAT_TOLERANCE = 1e-4
+"""Largest difference from the oracle in standard deviations of the logits: another order of float32 sums."""
+INT8_TOLERANCE = 0.05
+"""The same when activations are quantised: a last bit of difference moves a value by one of 127 steps."""
+
+SHAPES = {
+    "llama": Shape(),
+    "window": Shape(layers=4, window=20),
+    "gemma": Shape(layers=4, window=20, gemma_like=True),
+}
+K_SHAPE = Shape(hidden=256, ffn=256, num_heads=4, head_dim=64, num_kv_heads=2)
+"""Widths that every format can hold."""
+FORMATS = [
+    *(GgufType.F32, GgufType.F16, GgufType.BF16, GgufType.Q4_0, GgufType.Q4_1, GgufType.Q5_0, GgufType.Q5_1),
+    *(GgufType.Q8_0, GgufType.Q4_K, GgufType.Q5_K, GgufType.Q6_K),
+]
+STEPS = [[(0, 40), (0, 3), (0, 1)], [(40, 1), (3, 33), (1, 1)], [(41, 1), (36, 1), (2, 40)]]
+"""Chunks of three requests, step by step: mixed prefill and decode, across blocks and windows."""
+
+
+def logits_of(runner: Any, program: Program, steps: list[list[tuple[int, int]]]) -> np.ndarray:
+    """Return the logits of every row of every step."""
+    results = []
+    for chunks in steps:
+        batch = make_batch(program, chunks)
+        runner.run(batch)
+        results.append(runner.logits(np.arange(len(batch.token_ids), dtype=np.int32)))
+    return np.concatenate(results)
+
+
+def oracle_logits(program: Program, weights: Any, steps: list[list[tuple[int, int]]], **options: Any) -> np.ndarray:
+    oracle = make_oracle(program, weights, **options)
+    results = []
+    for chunks in steps:
+        batch = make_batch(program, chunks)
+        oracle.run_body(batch)
+        results.append(oracle.run_head(np.arange(len(batch.token_ids), dtype=np.int32)))
+    return np.concatenate(results)
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    assert np.isfinite(expected).all()
+    assert np.abs(actual - expected).max() <= tolerance * expected.std()
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_logits_equal_the_oracles(module: ModuleType, shape: Shape) -> None:
+    program = make_program(shape)
+    weights = make_weights(program, module)
+    native = make_native(program, weights, module)
+    assert_close(logits_of(native, program, STEPS), oracle_logits(program, weights, STEPS), FLOAT_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+def test_float_activations_with_every_format_equal_the_oracles(module: ModuleType, kind: GgufType) -> None:
+    program = make_program(K_SHAPE)
+    weights = make_weights(program, module, [kind])
+    native = make_native(program, weights, module)
+    assert_close(logits_of(native, program, STEPS), oracle_logits(program, weights, STEPS), FLOAT_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
+def test_int8_activations_with_every_format_are_close_to_the_oracles(module: ModuleType, kind: GgufType) -> None:
+    program = make_program(K_SHAPE)
+    weights = make_weights(program, module, [kind])
+    native = make_native(program, weights, module, activation_quantization=True)
+    expected = oracle_logits(program, weights, STEPS, activation_quantization=True)
+    assert_close(logits_of(native, program, STEPS), expected, INT8_TOLERANCE)
+
+
+def test_parts_of_one_weight_may_differ_in_format(module: ModuleType) -> None:
+    program = make_program(K_SHAPE)
+    weights = make_weights(program, module, [GgufType.Q4_K, GgufType.F16, GgufType.Q6_K, GgufType.Q8_0, GgufType.Q4_1])
+    native = make_native(program, weights, module, activation_quantization=True)
+    expected = oracle_logits(program, weights, STEPS, activation_quantization=True)
+    assert_close(logits_of(native, program, STEPS), expected, INT8_TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_equal_the_oracle(best_module: ModuleType, seed: int) -> None:
+    program = make_random_program(seed)
+    weights = make_weights(program, best_module, seed=seed)
+    native = make_native(program, weights, best_module)
+    assert_close(logits_of(native, program, STEPS), oracle_logits(program, weights, STEPS), FLOAT_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", [GgufType.F32, GgufType.Q4_K], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_the_number_of_threads_changes_no_bit(module: ModuleType, kind: GgufType, num_threads: int) -> None:
+    program = make_program(K_SHAPE)
+    weights = make_weights(program, module, [kind])
+    two, other = (
+        make_native(program, weights, module, num_threads=n, activation_quantization=True) for n in (2, num_threads)
+    )
+    assert logits_of(two, program, STEPS).tobytes() == logits_of(other, program, STEPS).tobytes()
+
+
+@pytest.mark.parametrize("quantize", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("chunk", [1, 7, 32])
+def test_chunks_of_a_prompt_change_no_bit(module: ModuleType, quantize: bool, chunk: int) -> None:
+    program = make_program(K_SHAPE)
+    weights = make_weights(program, module, [GgufType.Q4_K] if quantize else [GgufType.F32])
+    whole, cut = (make_native(program, weights, module, activation_quantization=quantize) for _ in range(2))
+    steps = [[(start, min(chunk, 67 - start))] for start in range(0, 67, chunk)]
+    assert logits_of(whole, program, [[(0, 67)]]).tobytes() == logits_of(cut, program, steps).tobytes()
+
+
+def test_company_changes_no_bit(module: ModuleType) -> None:
+    program = make_program(SHAPES["gemma"])
+    weights = make_weights(program, module)
+    alone, together = (make_native(program, weights, module) for _ in range(2))
+    batch = make_batch(program, [(0, 40), (0, 3), (0, 50)])
+    together.run(batch)
+    expected = together.logits(np.arange(40, dtype=np.int32))
+    alone.run(make_batch(program, [(0, 40)]))
+    assert alone.logits(np.arange(40, dtype=np.int32)).tobytes() == expected.tobytes()
+
+
+def test_the_head_runs_in_slices_and_in_any_order_of_rows(module: ModuleType) -> None:
+    program = make_program()
+    native = make_native(program, make_weights(program, module), module)
+    native.run(make_batch(program, [(0, MAX_NUM_TOKENS)]))
+    in_order = native.logits(np.arange(MAX_NUM_TOKENS, dtype=np.int32))
+    rows = np.random.default_rng(0).integers(0, MAX_NUM_TOKENS, 3 * module.HEAD_SLICE + 5).astype(np.int32)
+    assert native.logits(rows).tobytes() == in_order[rows].tobytes()
+
+
+def test_sampling_takes_the_largest_logit_of_each_row(module: ModuleType) -> None:
+    program = make_program()
+    native = make_native(program, make_weights(program, module), module)
+    native.run(make_batch(program, [(0, MAX_NUM_TOKENS)]))
+    rows = list(range(MAX_NUM_TOKENS))
+    output = native.sample(make_sample_batch(program, rows))
+    assert output.status.tolist() == [0] * len(rows)
+    assert output.token_ids.tolist() == native.logits(np.array(rows, np.int32)).argmax(axis=1).tolist()
+
+
+def test_a_row_without_a_slot_is_computed_but_not_written(module: ModuleType) -> None:
+    program = make_program()
+    weights = make_weights(program, module)
+    pools = [np.zeros(program.cache_groups[0].block_bytes * 24, np.uint8)]
+    native = make_native(program, weights, module, pools=pools)
+    native.run(make_batch(program, [(0, 20)]))
+    last = native.logits(np.array([19], np.int32))
+    before = pools[0].copy()
+    batch = make_batch(program, [(19, 1)])
+    batch.slot_mapping[0][:] = -1
+    native.run(batch)
+    assert pools[0].tobytes() == before.tobytes()
+    assert native.logits(np.array([0], np.int32)).tobytes() == last.tobytes()
+
+
+def test_weights_that_are_not_numbers_do_no_harm(module: ModuleType) -> None:
+    program = make_program()
+    weights = make_weights(program, module)
+    weights.vectors["norm"][:] = np.nan
+    native = make_native(program, weights, module)
+    native.run(make_batch(program, [(0, 5)]))
+    output = native.sample(make_sample_batch(program, [0, 4]))
+    assert output.status.tolist() == [1, 1]
+
+
+def test_values_too_large_for_a_float16_cache_are_counted(module: ModuleType) -> None:
+    program = make_program(Shape(cache_dtype="float16"))
+    weights = make_weights(program, module)
+    for layer in range(2):
+        weights.vectors[f"layers.{layer}.qkv.bias"][-1] = 1e5
+    native = make_native(program, weights, module)
+    native.run(make_batch(program, [(0, 5)]))
+    assert native.num_saturated == 2 * 5

@@ -1,0 +1,327 @@
+"""How calls of the native program begin and end: refusal of bad input, cancellation, signals, closing, forks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_programs import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    MAX_NUM_TOKENS,
+    NUM_BLOCKS,
+    Shape,
+    make_batch,
+    make_native,
+    make_program,
+    make_sample_batch,
+    make_weights,
+)
+
+from octavo.errors import EngineDeadError, StepCancelledError
+from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch
+from octavo.program.native import NativeProgram
+
+PROGRAM = make_program()
+SLOW_PROGRAM = make_program(Shape(hidden=256, ffn=8192))
+"""A step of 96 tokens takes several milliseconds."""
+IDLE_CPU_FRACTION = 0.1
+
+
+@pytest.fixture(scope="module")
+def native(best_module: ModuleType) -> Iterator[NativeProgram]:
+    program = make_native(PROGRAM, make_weights(PROGRAM, best_module), best_module)
+    yield program
+    program.close()
+
+
+@pytest.fixture
+def slow_native(best_module: ModuleType) -> Iterator[NativeProgram]:
+    program = make_native(SLOW_PROGRAM, make_weights(SLOW_PROGRAM, best_module), best_module, num_threads=1)
+    yield program
+    program.close()
+
+
+def changed(batch: ForwardBatch, name: str, index: Any, value: int) -> ForwardBatch:
+    """Return the batch with one entry of one array changed."""
+    array = getattr(batch, name)
+    if isinstance(array, list):
+        copy = array[0].copy()
+        copy[index] = value
+        return dataclasses.replace(batch, **{name: [copy]})
+    copy = array.copy()
+    copy[index] = value
+    return dataclasses.replace(batch, **{name: copy})
+
+
+BAD_ENTRIES = [
+    ("token_ids", 3, PROGRAM.vocab_size, r"a token id must be in \[0, 100\], got 101"),
+    ("token_ids", 0, -1, "a token id must be .* got -1"),
+    ("positions", 1, MAX_MODEL_LEN, "a position must be .* got 128"),
+    ("positions", 1, -1, "a position must be .* got -1"),
+    ("query_start_loc", 0, 1, "query_start_loc"),
+    ("query_start_loc", 1, 45, "query_start_loc"),
+    ("query_start_loc", 1, 0, "query_start_loc"),
+    ("query_start_loc", -1, 44, "query_start_loc"),
+    ("seq_lens", 0, MAX_MODEL_LEN + 1, "a sequence length must be .* got 129"),
+    ("seq_lens", 0, 39, "a sequence length must be .* got 39"),
+    ("seq_lens", 1, 64, "blocks of a request"),
+    ("block_tables", (0, 2), NUM_BLOCKS, "a block id must be .* got 24"),
+    ("block_tables", (1, 0), -1, "a block id must be .* got -1"),
+    ("slot_mapping", 2, NUM_BLOCKS * BLOCK_SIZE, "a slot must be .* got 384"),
+    ("slot_mapping", 2, -2, "a slot must be .* got -2"),
+]
+
+
+@pytest.mark.parametrize(("name", "index", "value", "message"), BAD_ENTRIES)
+def test_a_batch_that_points_outside_is_refused(
+    native: NativeProgram, name: str, index: Any, value: int, message: str
+) -> None:
+    batch = make_batch(PROGRAM, [(0, 40), (0, 3)])
+    with pytest.raises(ValueError, match=message):
+        native.run(changed(batch, name, index, value))
+
+
+def test_a_block_that_no_query_sees_any_more_may_be_gone(best_module: ModuleType) -> None:
+    program = make_program(Shape(window=20))
+    native = make_native(program, make_weights(program, best_module), best_module)
+    batch = make_batch(program, [(60, 1)])
+    table = batch.block_tables[1].copy()
+    table[0, :2] = -1  # positions 0 to 31; the query at 60 sees 41 to 60
+    native.run(dataclasses.replace(batch, block_tables=[batch.block_tables[0], table]))
+    table[0, 2] = -1
+    with pytest.raises(ValueError, match=r"a block id must be .* got -1"):
+        native.run(dataclasses.replace(batch, block_tables=[batch.block_tables[0], table]))
+
+
+@pytest.mark.parametrize("chunks", [[(0, MAX_NUM_TOKENS + 1)], [(0, 1)] * 9], ids=["tokens", "requests"])
+def test_a_batch_beyond_the_limits_is_refused(native: NativeProgram, chunks: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="the number of"):
+        native.run(make_batch(PROGRAM, chunks))
+
+
+def test_arrays_of_different_lengths_are_refused(native: NativeProgram) -> None:
+    batch = make_batch(PROGRAM, [(0, 40)])
+    with pytest.raises(ValueError, match="positions must have 40 values, got 39"):
+        native.run(dataclasses.replace(batch, positions=batch.positions[:-1]))
+
+
+def test_arrays_of_another_dtype_are_refused(native: NativeProgram) -> None:
+    batch = make_batch(PROGRAM, [(0, 40)])
+    with pytest.raises(TypeError):
+        native.run(dataclasses.replace(batch, positions=batch.positions.astype(np.int64)))
+
+
+BAD_SAMPLES = [
+    ({"rows": np.array([0, 5], np.int32)}, "a logit row must be .* got 5"),
+    ({"rows": np.array([-1, 0], np.int32)}, "a logit row must be .* got -1"),
+    ({"forced_token": np.array([0, 101], np.int32)}, "a forced token must be .* got 101"),
+    ({"allowed_rows": np.array([0, -1], np.int32)}, "allowed_rows must be .* got 0"),
+    ({"edit_offsets": np.array([0, 2, 1], np.int64)}, "edit_offsets"),
+    ({"edit_offsets": np.array([0, 1, 1], np.int64)}, "edit_offsets"),
+    (
+        {"edit_offsets": np.array([0, 0, 1], np.int64), "edits": np.array([(101, 0, 1, 0)], EDIT_DTYPE)},
+        "an edit's token id must be .* got 101",
+    ),
+    ({"temperature": np.zeros(1, np.float32)}, "a sampling array must have 2 values, got 1"),
+    ({"allowed": np.zeros((1, 3), np.uint32)}, "the words of a mask must be 4, got 3"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_SAMPLES, ids=[message for _, message in BAD_SAMPLES])
+def test_a_sample_batch_that_points_outside_is_refused(
+    native: NativeProgram, columns: dict[str, Any], message: str
+) -> None:
+    native.run(make_batch(PROGRAM, [(0, 5)]))
+    with pytest.raises(ValueError, match=message):
+        native.sample(dataclasses.replace(make_sample_batch(PROGRAM, [0, 1]), **columns))
+
+
+def test_a_refused_batch_leaves_the_program_usable(native: NativeProgram) -> None:
+    batch = make_batch(PROGRAM, [(0, 40)])
+    with pytest.raises(ValueError, match="token id"):
+        native.run(changed(batch, "token_ids", 0, -1))
+    assert native.run(batch) > 0
+
+
+class Repeated(threading.Thread):
+    """Runs steps until one raises."""
+
+    def __init__(self, native: NativeProgram) -> None:
+        super().__init__()
+        self._native = native
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        batch = make_batch(SLOW_PROGRAM, [(0, MAX_NUM_TOKENS)])
+        try:
+            while True:
+                self._native.run(batch)
+        except BaseException as error:
+            self.error = error
+
+
+def cancel_until_done(native: NativeProgram, thread: threading.Thread) -> None:
+    while thread.is_alive():  # a cancel between two calls has no effect
+        native.cancel()
+        time.sleep(0.001)
+    thread.join()
+
+
+def test_cancel_stops_the_running_call(slow_native: NativeProgram) -> None:
+    thread = Repeated(slow_native)
+    thread.start()
+    cancel_until_done(slow_native, thread)
+    assert isinstance(thread.error, StepCancelledError)
+
+
+def test_a_cancelled_program_computes_the_same_again(slow_native: NativeProgram) -> None:
+    batch = make_batch(SLOW_PROGRAM, [(0, MAX_NUM_TOKENS)])
+    row = np.array([MAX_NUM_TOKENS - 1], np.int32)
+    slow_native.run(batch)
+    expected = slow_native.logits(row)
+    thread = Repeated(slow_native)
+    thread.start()
+    cancel_until_done(slow_native, thread)
+    slow_native.run(batch)
+    assert slow_native.logits(row).tobytes() == expected.tobytes()
+
+
+def test_cancel_without_a_call_has_no_effect(native: NativeProgram) -> None:
+    native.cancel()
+    assert native.run(make_batch(PROGRAM, [(0, 5)])) > 0
+
+
+def test_rows_of_a_cancelled_run_cannot_be_sampled(slow_native: NativeProgram) -> None:
+    thread = Repeated(slow_native)
+    thread.start()
+    cancel_until_done(slow_native, thread)
+    with pytest.raises(ValueError, match=r"a logit row must be .* got 0"):
+        slow_native.logits(np.array([0], np.int32))
+
+
+def test_progress_grows_with_every_call(native: NativeProgram) -> None:
+    before = native.progress
+    native.run(make_batch(PROGRAM, [(0, 5)]))
+    assert native.progress > before
+
+
+def test_a_second_call_at_the_same_time_is_refused(slow_native: NativeProgram) -> None:
+    threads = [Repeated(slow_native), Repeated(slow_native)]
+    for thread in threads:
+        thread.start()
+    while all(thread.is_alive() for thread in threads):
+        time.sleep(0.001)
+    refused, other = sorted(threads, key=lambda thread: thread.is_alive())
+    cancel_until_done(slow_native, other)
+    assert isinstance(refused.error, RuntimeError)
+    assert "one at a time" in str(refused.error)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_a_signal_handler_that_raises_ends_the_call(best_module: ModuleType) -> None:
+    program = make_program(Shape(hidden=256, ffn=8192))
+    native = make_native(
+        program, make_weights(program, best_module), best_module, num_threads=1, max_num_tokens=8192, max_num_seqs=100
+    )
+    batch = make_batch(program, [(0, 100)] * 80)  # seconds of work
+    table = np.zeros_like(batch.block_tables[0])
+    batch = dataclasses.replace(batch, block_tables=[table], slot_mapping=[np.full(8000, -1, np.int64)])
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Interrupted):
+            native.run(batch)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert native.run(make_batch(program, [(0, 1)])) > 0
+
+
+def test_denormals_of_the_caller_survive_a_call(native: NativeProgram) -> None:
+    native.run(make_batch(PROGRAM, [(0, 5)]))
+    assert (np.full(4, 1e-40, np.float32) * np.float32(1)).tolist() != [0.0] * 4
+
+
+def test_an_idle_program_uses_no_cpu(native: NativeProgram) -> None:
+    native.run(make_batch(PROGRAM, [(0, 40)]))
+    time.sleep(0.02)
+    wall, cpu = time.perf_counter(), time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - cpu < IDLE_CPU_FRACTION * (time.perf_counter() - wall)
+
+
+def test_a_closed_program_says_so_and_closes_again(best_module: ModuleType) -> None:
+    native = make_native(PROGRAM, make_weights(PROGRAM, best_module), best_module)
+    native.close()
+    native.close()
+    native.cancel()
+    with pytest.raises(EngineDeadError, match="closed"):
+        native.run(make_batch(PROGRAM, [(0, 5)]))
+
+
+def test_close_ends_a_running_call(slow_native: NativeProgram) -> None:
+    thread = Repeated(slow_native)
+    before = slow_native.progress
+    thread.start()
+    while slow_native.progress == before:
+        time.sleep(0.001)
+    slow_native.close()
+    thread.join()
+    assert isinstance(thread.error, StepCancelledError | EngineDeadError)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_told_to_load_its_own(native: NativeProgram) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what this is about
+        child = os.fork()
+    if child == 0:
+        try:
+            native.run(make_batch(PROGRAM, [(0, 5)]))
+        except EngineDeadError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_is_planned_for_the_largest_step(best_module: ModuleType) -> None:
+    weights = make_weights(PROGRAM, best_module)
+    small, large = (make_native(PROGRAM, weights, best_module, max_num_tokens=n) for n in (16, 4096))
+    assert 0 < small.peak_bytes < large.peak_bytes < 4096 * 4 * (8 * 96 + 4 * 320) + (8 << 20)
+
+
+def make_empty(module: ModuleType, arena_bytes: int = 4096) -> Any:
+    return module.Program(num_threads=1, arena_bytes=arena_bytes, max_num_tokens=4, max_num_seqs=2, max_model_len=64)
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), [(8, "float16"), (520, "float16"), (64, "int8")])
+def test_a_cache_that_the_kernels_cannot_hold_is_refused(best_module: ModuleType, head_dim: int, dtype: str) -> None:
+    with pytest.raises(ValueError, match=r"head_dim must be|dtype must be"):
+        make_empty(best_module).add_group(np.zeros(1 << 20, np.uint8), 1, 1, head_dim, 16, dtype)
+
+
+@pytest.mark.parametrize("place", [(-4, 64), (3584, 64), (0, 1 << 31), (0, 1 << 62)])
+def test_an_operand_outside_the_arena_is_refused(best_module: ModuleType, place: tuple[int, int]) -> None:
+    native = make_empty(best_module)
+    native.start_rows()
+    native.scale(x=(0, 64), factor=2.0, width=64, y=(3072, 64))
+    with pytest.raises(ValueError, match="of an operand must be"):
+        native.scale(x=place, factor=2.0, width=64, y=(0, 64))
