@@ -1,0 +1,1 @@
+"""Architectures: a checkpoint's config becomes a `DecoderSpec`, and that becomes a Program."""

@@ -1,0 +1,179 @@
+"""Reads a Hugging Face config.json into a `DecoderSpec`: one function per family, both dialects of the file.
+
+The 4.x dialect has `rope_theta` and `rope_scaling` at the top; 5.x has `rope_parameters`, for some models per layer
+type (see `hf_rope.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from octavo.cache_spec import MAX_HEAD_DIM, MIN_HEAD_DIM
+from octavo.models.base import DecoderSpec, LayerSpec
+from octavo.models.config_reader import MAX_SIZE, ConfigReader
+from octavo.models.hf_rope import read_rope
+from octavo.models.rope import RopeSpec
+from octavo.program.ops import Gate
+
+SLIDING = "sliding_attention"
+FULL = "full_attention"
+
+_GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+_GEMMA3_DEFAULTS: dict[str, object] = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+    "_sliding_window_pattern": 6,
+    "query_pre_attn_scalar": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+}
+"""Files of this family leave out what equals the family's default."""
+
+
+def llama_spec(config: ConfigReader) -> DecoderSpec:
+    """Llama 2 and 3, SmolLM2 and the many that share the name."""
+    bias = config.flag("attention_bias", False)
+    spec = _decoder_spec(config, [FULL] * _num_layers(config))
+    return replace(spec, qkv_bias=bias, o_bias=bias, mlp_bias=config.flag("mlp_bias", False))
+
+
+def mistral_spec(config: ConfigReader) -> DecoderSpec:
+    """Mistral 7B and Nemo: Llama, in the first version with a window on every layer."""
+    kind = SLIDING if config.has("sliding_window") else FULL
+    return _decoder_spec(config, [kind] * _num_layers(config))
+
+
+def qwen2_spec(config: ConfigReader) -> DecoderSpec:
+    """Qwen 2 and 2.5: Llama with biases on q, k and v."""
+    return replace(_decoder_spec(config, _qwen_layer_types(config)), qkv_bias=True)
+
+
+def qwen3_spec(config: ConfigReader) -> DecoderSpec:
+    """Qwen 3: Llama with a norm on each head of q and k."""
+    bias = config.flag("attention_bias", False)
+    spec = _decoder_spec(config, _qwen_layer_types(config))
+    return replace(spec, qk_norm=True, qkv_bias=bias, o_bias=bias)
+
+
+def gemma3_spec(config: ConfigReader) -> DecoderSpec:
+    """Gemma 3: norms around each sub-layer, a window on five of six layers, each kind with its own rope."""
+    config = config.over(_GEMMA3_DEFAULTS)
+    pattern = config.size("sliding_window_pattern", config.size("_sliding_window_pattern"))
+    by_pattern = [FULL if (i + 1) % pattern == 0 else SLIDING for i in range(_num_layers(config))]
+    spec = _decoder_spec(config, _layer_types(config, by_pattern), _gemma3_rope)
+    return replace(
+        spec,
+        block="sandwich",
+        qk_norm=True,
+        embed_scale=spec.hidden_size**0.5,
+        attention_scale=config.number("query_pre_attn_scalar") ** -0.5,
+        attention_softcap=_optional_number(config, "attn_logit_softcapping"),
+        final_softcap=_optional_number(config, "final_logit_softcapping"),
+    )
+
+
+def _decoder_spec(
+    config: ConfigReader,
+    layer_types: list[str],
+    rope_of: Callable[[ConfigReader, str, int], RopeSpec] = read_rope,
+) -> DecoderSpec:
+    """Read what all families share. `layer_types` says which layers have the window."""
+    hidden_size = config.size("hidden_size")
+    num_heads = config.size("num_attention_heads")
+    num_kv_heads = config.size("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        config.fail("num_attention_heads", f"is {num_heads}, not a multiple of num_key_value_heads {num_kv_heads}")
+    if not config.has("head_dim") and hidden_size % num_heads:
+        config.fail("hidden_size", f"is {hidden_size}, not a multiple of num_attention_heads {num_heads}")
+    head_dim = config.size("head_dim", max(hidden_size // num_heads, 1))
+    if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        config.fail("head_dim", f"is {head_dim}, supported: {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
+    layer_of = {}
+    for kind in sorted(set(layer_types)):
+        window = config.size("sliding_window") if kind == SLIDING else None
+        layer_of[kind] = LayerSpec(window, rope_of(config, kind, head_dim))
+    return DecoderSpec(
+        vocab_size=config.size("vocab_size"),
+        hidden_size=hidden_size,
+        ffn_size=config.size("intermediate_size"),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        layers=tuple(layer_of[kind] for kind in layer_types),
+        max_positions=_max_positions(config),
+        eps=config.number("rms_norm_eps", 1e-6),
+        attention_scale=head_dim**-0.5,
+        tied_embeddings=config.flag("tie_word_embeddings", False),
+        activation=_activation(config),
+    )
+
+
+def _num_layers(config: ConfigReader) -> int:
+    num_layers = config.size("num_hidden_layers")
+    if num_layers > 1024:
+        config.fail("num_hidden_layers", f"is {num_layers}, at most 1024 are supported")
+    return num_layers
+
+
+def _layer_types(config: ConfigReader, default: list[str]) -> list[str]:
+    if not config.has("layer_types"):
+        return default
+    layer_types = config.strings("layer_types")
+    if len(layer_types) != len(default):
+        config.fail("layer_types", f"has {len(layer_types)} entries for {len(default)} layers")
+    for kind in layer_types:
+        if kind not in (SLIDING, FULL):
+            config.fail("layer_types", f"has {kind!r}, supported: {SLIDING}, {FULL}")
+    return layer_types
+
+
+def _qwen_layer_types(config: ConfigReader) -> list[str]:
+    """Return the layer types; the window is in the file but off unless `use_sliding_window`."""
+    num_layers = _num_layers(config)
+    if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
+        return [FULL] * num_layers
+    first = config.count("max_window_layers", 28)
+    return _layer_types(config, [SLIDING if i >= first else FULL for i in range(num_layers)])
+
+
+def _gemma3_rope(config: ConfigReader, kind: str, head_dim: int) -> RopeSpec:
+    """Return the rope of one kind of layer; in the 4.x dialect the local one has its own base and no scaling."""
+    if kind == SLIDING and not config.has("rope_parameters"):
+        return RopeSpec(config.number("rope_local_base_freq"), head_dim)
+    return read_rope(config, kind, head_dim)
+
+
+def _max_positions(config: ConfigReader) -> int:
+    """Return the context length; yarn files of the 4.x time state the length before the scaling."""
+    positions = config.size("max_position_embeddings", 2048)
+    scaling = config.nested("rope_parameters") or config.nested("rope_scaling")
+    if scaling is None or scaling.text("rope_type", scaling.text("type", "default")) != "yarn":
+        return positions
+    original = scaling.size("original_max_position_embeddings", positions)
+    positions = max(positions, int(original * scaling.number("factor", 1.0)))
+    if positions > MAX_SIZE:
+        scaling.fail("factor", f"makes a context of {positions} tokens, at most {MAX_SIZE} are supported")
+    return positions
+
+
+def _activation(config: ConfigReader) -> Gate:
+    key = "hidden_activation" if config.has("hidden_activation") else "hidden_act"
+    name = config.text(key, "silu")
+    if name not in _GATES:
+        config.fail(key, f"is {name!r}, supported: {', '.join(_GATES)}")
+    return _GATES[name]
+
+
+def _optional_number(config: ConfigReader, key: str) -> float | None:
+    return config.number(key) if config.has(key) else None

@@ -1,0 +1,98 @@
+"""Which architectures Octavo runs: the name in the file, who reads its config, and the checkpoint's habits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from octavo.errors import ModelLoadError
+from octavo.formats.gguf import GgufFile
+from octavo.formats.gguf_types import supported_names
+from octavo.models import gguf_config, hf_config
+from octavo.models.base import DecoderSpec
+from octavo.models.config_reader import ConfigReader
+
+
+@dataclass(frozen=True, slots=True)
+class HfArchitecture:
+    """An entry of `architectures` in a config.json."""
+
+    read_spec: Callable[[ConfigReader], DecoderSpec]
+    norm_offset: float = 0.0
+    """What a stored norm weight w stands for is w + this."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArchitecture:
+    """A value of `general.architecture`."""
+
+    read_spec: Callable[[GgufFile], DecoderSpec]
+    permuted_qk: bool = False
+    """Whether rows of q and k are stored for the interleaved rotation."""
+
+
+HF_ARCHITECTURES: dict[str, HfArchitecture] = {
+    "Gemma3ForCausalLM": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
+    "Gemma3ForConditionalGeneration": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
+    "LlamaForCausalLM": HfArchitecture(hf_config.llama_spec),
+    "MistralForCausalLM": HfArchitecture(hf_config.mistral_spec),
+    "Qwen2ForCausalLM": HfArchitecture(hf_config.qwen2_spec),
+    "Qwen3ForCausalLM": HfArchitecture(hf_config.qwen3_spec),
+}
+
+GGUF_ARCHITECTURES: dict[str, GgufArchitecture] = {
+    "gemma3": GgufArchitecture(gguf_config.gemma3_spec),
+    "llama": GgufArchitecture(gguf_config.llama_spec, permuted_qk=True),
+    "qwen2": GgufArchitecture(gguf_config.qwen2_spec),
+    "qwen3": GgufArchitecture(gguf_config.qwen3_spec),
+}
+
+
+def hf_architecture(config: Mapping[str, object], source: str) -> HfArchitecture:
+    """Return the architecture of a config.json; `source` names it in errors."""
+    reader = ConfigReader(config, source)
+    _refuse_quantized(reader)
+    names = reader.strings("architectures")
+    for name in names:
+        if name in HF_ARCHITECTURES:
+            return HF_ARCHITECTURES[name]
+    supported = ", ".join(HF_ARCHITECTURES)
+    raise ModelLoadError(
+        f"{source}: architecture {', '.join(names) or '(none)'} is not supported; supported: {supported}"
+    )
+
+
+def spec_from_hf(config: Mapping[str, object], source: str) -> DecoderSpec:
+    """Read the spec of a config.json (with the user's overrides already in it)."""
+    architecture = hf_architecture(config, source)
+    text = ConfigReader(config, source).nested("text_config")
+    if text is None:
+        return architecture.read_spec(ConfigReader(config, source))
+    _refuse_quantized(text)
+    return architecture.read_spec(text.over({"tie_word_embeddings": config.get("tie_word_embeddings")}))
+
+
+def gguf_architecture(file: GgufFile) -> GgufArchitecture:
+    """Return the architecture of a GGUF file."""
+    name = file.require("general.architecture", str)
+    if name not in GGUF_ARCHITECTURES:
+        supported = ", ".join(GGUF_ARCHITECTURES)
+        raise ModelLoadError(f"{file.path}: architecture {name!r} is not supported; supported in GGUF: {supported}")
+    return GGUF_ARCHITECTURES[name]
+
+
+def spec_from_gguf(file: GgufFile) -> DecoderSpec:
+    """Read the spec of a GGUF file."""
+    return gguf_architecture(file).read_spec(file)
+
+
+def _refuse_quantized(config: ConfigReader) -> None:
+    for key in ("quantization_config", "compression_config"):
+        quantization = config.nested(key)
+        if quantization is not None:
+            method = quantization.text("quant_method", quantization.text("quant_algo", "an unnamed method"))
+            config.fail(
+                key,
+                f"says that the weights are quantised with {method}, which is not supported; supported:"
+                f" safetensors in F32, F16 or BF16, and GGUF in {supported_names()}",
+            )

@@ -1,0 +1,129 @@
+"""The tiny checkpoints under data/tiny: random weights, with logits and greedy ids computed by transformers.
+
+`tools/make_tiny_checkpoints.py` made them. They are small enough for the oracle, and their weights are drawn so that
+a dropped bias, a wrong pairing in the rotation or a window off by one changes the logits by standard deviations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.formats.gguf import GgufFile
+from octavo.formats.safetensors import SafetensorsTensor, open_safetensors, open_safetensors_dir
+from octavo.models.base import DecoderSpec
+from octavo.models.registry import gguf_architecture, hf_architecture, spec_from_gguf, spec_from_hf
+from octavo.program.forward_batch import ForwardBatch
+from octavo.program.ops import Program
+from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
+
+TINY_DIR = Path(__file__).parent / "data" / "tiny"
+
+TINY_MODELS: dict[str, tuple[str, ...]] = {
+    "Gemma3ForCausalLM": ("gemma3_text",),
+    "Gemma3ForConditionalGeneration": ("gemma3_text",),
+    "LlamaForCausalLM": ("llama", "llama3_rope", "llama_yarn"),
+    "MistralForCausalLM": ("mistral",),
+    "Qwen2ForCausalLM": ("qwen2",),
+    "Qwen3ForCausalLM": ("qwen3",),
+}
+"""Per architecture the checkpoints that test it."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as it lies on disk."""
+
+    spec: DecoderSpec
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class TinyReference:
+    """What transformers computed in float32."""
+
+    input_ids: list[int]
+    logits: npt.NDArray[np.float32]
+    """[48, V] for `input_ids`."""
+    prompt_ids: list[int]
+    greedy_ids: list[int]
+    """24 greedy tokens after `prompt_ids`."""
+
+
+def read_config(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((TINY_DIR / name / "config.json").read_text())
+    return config
+
+
+def open_tiny(name: str, architecture: str | None = None) -> Model:
+    """Open a checkpoint; as Gemma3ForConditionalGeneration, with the layout of a multimodal one."""
+    config: Mapping[str, object] = read_config(name)
+    tensors = open_safetensors_dir(TINY_DIR / name)
+    if architecture == "Gemma3ForConditionalGeneration":
+        text = {key: value for key, value in config.items() if key not in ("architectures", "tie_word_embeddings")}
+        config = {"architectures": [architecture], "text_config": text, "tie_word_embeddings": True}
+        tensors = {f"language_model.{key}": rename(tensor, f"language_model.{key}") for key, tensor in tensors.items()}
+        vision = SafetensorsTensor("vision_tower.head.weight", "F32", (1,), np.zeros(4, dtype=np.uint8))
+        tensors[vision.name] = vision
+    norm_offset = hf_architecture(config, name).norm_offset
+    checkpoint = checkpoint_from_safetensors(tensors, name, norm_offset=norm_offset)
+    return Model(spec_from_hf(config, name), checkpoint)
+
+
+def open_gguf_model(file: GgufFile) -> Model:
+    spec = spec_from_gguf(file)
+    heads = (spec.num_heads, spec.num_kv_heads) if gguf_architecture(file).permuted_qk else None
+    return Model(spec, checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=heads))
+
+
+def rename(tensor: SafetensorsTensor, name: str) -> SafetensorsTensor:
+    return SafetensorsTensor(name, tensor.dtype, tensor.shape, tensor.data)
+
+
+def read_reference(name: str) -> TinyReference:
+    tensors = open_safetensors(TINY_DIR / name / "ref.safetensors")
+    recorded = json.loads((TINY_DIR / name / "ref.json").read_text())
+    return TinyReference(
+        input_ids=tensors["input_ids"].data.view(np.int64).tolist(),
+        logits=tensors["logits"].data.view(np.float32).reshape(tensors["logits"].shape),
+        prompt_ids=recorded["prompt_ids"],
+        greedy_ids=recorded["greedy_ids"],
+    )
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some tokens of one request: its tokens from `start` on, with a block table for each cache group."""
+
+    start: int
+    token_ids: Sequence[int]
+    block_ids: Sequence[Sequence[int]]
+
+
+def make_batch(program: Program, chunks: Sequence[Chunk]) -> ForwardBatch:
+    """Lay out one step."""
+    lengths = [len(chunk.token_ids) for chunk in chunks]
+    positions = np.concatenate([np.arange(c.start, c.start + n) for c, n in zip(chunks, lengths, strict=True)])
+    tables, slots = [], []
+    for group, spec in enumerate(program.cache_groups):
+        table = np.full((len(chunks), max(len(c.block_ids[group]) for c in chunks)), -1, dtype=np.int32)
+        for row, chunk in enumerate(chunks):
+            table[row, : len(chunk.block_ids[group])] = chunk.block_ids[group]
+        request = np.repeat(np.arange(len(chunks)), lengths)
+        block = table[request, positions // spec.block_size].astype(np.int64)
+        slots.append(np.where(block < 0, -1, block * spec.block_size + positions % spec.block_size))
+        tables.append(table)
+    return ForwardBatch(
+        token_ids=np.array([token for c in chunks for token in c.token_ids], dtype=np.int32),
+        positions=positions.astype(np.int32),
+        query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        seq_lens=np.array([c.start + n for c, n in zip(chunks, lengths, strict=True)], dtype=np.int32),
+        block_tables=tables,
+        slot_mapping=slots,
+    )
