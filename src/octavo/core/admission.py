@@ -1,0 +1,102 @@
+"""Who may start: what can never be served, and when a waiting request may take blocks from the free ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from octavo.errors import RequestError
+
+if TYPE_CHECKING:
+    from octavo.config import SchedulerConfig
+    from octavo.core.kv_cache_manager import KVCacheManager
+    from octavo.core.prefix_index import PrefixNode
+    from octavo.core.request import Request
+
+
+class AdmissionPolicy:
+    """Decides on numbers alone; owns nothing."""
+
+    def __init__(self, config: SchedulerConfig, manager: KVCacheManager) -> None:
+        self._config = config
+        self._manager = manager
+        self.max_request_tokens = self._find_max_request_tokens()
+        """Prompt plus output, in tokens, of the longest request that the empty cache can hold."""
+
+    def check_fits(self, prompt_len: int, max_tokens: int | None) -> int:
+        """Return the `max_tokens` a request of this prompt gets: none given means as many as fit.
+
+        Raises: `RequestError` if the request could not be served even alone.
+        """
+        limit = self._config.max_model_len
+        if prompt_len < 1:
+            raise RequestError("the prompt has no tokens; give at least 1", parameter="prompt", value=prompt_len)
+        if prompt_len >= limit:
+            raise RequestError(
+                f"the prompt has {prompt_len} tokens, and with 1 output token it exceeds max_model_len = {limit}; "
+                f"shorten it to at most {limit - 1} tokens or raise max_model_len",
+                parameter="prompt",
+                value=prompt_len,
+            )
+        most = min(limit, self.max_request_tokens) - prompt_len
+        wanted = limit - prompt_len if max_tokens is None else min(max_tokens, limit - prompt_len)
+        if most >= 1 and max_tokens is None:
+            return most
+        if wanted > most:
+            raise self._never_fits(prompt_len, wanted if most >= 1 else 1, most)
+        return wanted
+
+    def has_room(
+        self, request: Request, nodes: Sequence[PrefixNode], chunk: int, num_running: int, prefilling: Iterable[Request]
+    ) -> bool:
+        """Whether a waiting request may start beside those that run.
+
+        It must find blocks for all tokens it has, beyond what the running ones lack for theirs and one each; else they
+        would soon take turns in preempting each other.
+
+        Args:
+            nodes: its cached prefix.
+            prefilling: the running requests that lack more than a block.
+        """
+        counts = [count + num_running for count in self._manager.blocks_to_admit(request, nodes, chunk)]
+        for other in prefilling:
+            for group, lacking in enumerate(self._manager.blocks_to_finish(other, chunk)):
+                counts[group] += lacking - 1
+        return self._manager.pool.can_allocate(counts)
+
+    def _blocks_needed(self, num_tokens: int) -> list[int]:
+        """Return per group the blocks without which a request of `num_tokens` cannot reach its end.
+
+        Chunks shrink to the free blocks, down to one token, unless a prompt has to run in one step.
+        """
+        return self._manager.most_blocks(num_tokens, 1 if self._config.enable_chunked_prefill else num_tokens)
+
+    def _find_max_request_tokens(self) -> int:
+        """Return the largest fitting length, by bisection; needs grow with length."""
+        fits, too_long = 0, self._config.max_model_len + 1
+        while too_long - fits > 1:
+            middle = (fits + too_long) // 2
+            if self._manager.could_ever_fit(self._blocks_needed(middle)):
+                fits = middle
+            else:
+                too_long = middle
+        return fits
+
+    def _never_fits(self, prompt_len: int, max_tokens: int, most: int) -> RequestError:
+        """Return the refusal, with the numbers."""
+        needed = self._blocks_needed(prompt_len + max_tokens)
+        pool = self._manager.pool
+        way_out = f"lower max_tokens to at most {most}" if most >= 1 else "shorten the prompt"
+        return RequestError(
+            f"prompt and output together are {prompt_len} + {max_tokens} = {prompt_len + max_tokens} tokens and need "
+            f"{self._manager.num_bytes(needed)} bytes of KV cache ({_listed(needed)} blocks); the cache has "
+            f"{pool.ledger_bytes} bytes ({_listed(pool.num_blocks)} blocks), enough for {self.max_request_tokens} "
+            f"tokens; {way_out} or raise kv_cache_memory_bytes",
+            parameter="max_tokens" if most >= 1 else "prompt",
+            value=max_tokens if most >= 1 else prompt_len,
+        )
+
+
+def _listed(counts: Iterable[int]) -> str:
+    """Return counts per group as "3" or "3 + 5"."""
+    return " + ".join(map(str, counts))

@@ -1,0 +1,186 @@
+"""Who waits, who runs on which seat, who has ended: the one place where a request changes its status.
+
+The scheduler decides; this carries out. A running request has a seat and block tables, any other has neither.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from octavo.core.request import Request, RequestStatus
+from octavo.core.request_queue import RequestQueue
+from octavo.core.step import EngineCoreOutput, FinishReason, TokenLogprobs
+from octavo.observe import events as ev
+
+if TYPE_CHECKING:
+    from octavo.core.kv_cache_manager import KVCacheManager
+
+
+class Roster:
+    """All requests that have not ended."""
+
+    def __init__(self, num_seats: int, manager: KVCacheManager, events: ev.EventSink) -> None:
+        self.waiting = RequestQueue()
+        self.running: list[Request] = []
+        """In order of rank: the last is the first to be preempted."""
+        self.step_id = 0
+        """Of the last step that was planned."""
+        self.num_preemptions = 0
+        self._manager = manager
+        self._events = events
+        self._alive: dict[str, set[Request]] = {}
+        """Per request id, the completions that are born and have not ended."""
+        self._free_seats = list(reversed(range(num_seats)))
+        self._released_seats: dict[int, None] = {}
+        """Seats that the data plane does not know to be free, in order of release."""
+
+    def __len__(self) -> int:
+        """Return the requests that have not ended; completions of one prompt count once."""
+        return len(self._alive)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._alive
+
+    def completions(self, request_id: str) -> list[Request]:
+        """Return the completions of a request that are born and have not ended, in order of rank."""
+        return sorted(self._alive.get(request_id, ()), key=lambda request: request.rank)
+
+    @property
+    def has_free_seat(self) -> bool:
+        """Whether another request could run."""
+        return bool(self._free_seats)
+
+    def enqueue(self, request: Request) -> None:
+        """Let a request that has just been born wait. Mutates: self."""
+        self._alive.setdefault(request.request_id, set()).add(request)
+        self.waiting.push(request)
+
+    def seat(self, request: Request) -> None:
+        """Give a seat to a request that has its tables, and that is not in the queue.
+
+        Mutates: self, request.
+        """
+        self._alive[request.request_id].add(request)
+        request.seat = self._free_seats.pop()
+        request.status = RequestStatus.RUNNING
+        request.defer_reason = None
+        insort(self.running, request, key=lambda other: other.rank)
+
+    def preempt_last(self, reason: ev.PreemptReason, by_request_id: str | None = None) -> Request:
+        """Preempt the running request that ranks last, and return it.
+
+        Mutates: self, the manager, that request.
+        """
+        victim = self.running.pop()
+        self._preempt(victim, reason, by_request_id)
+        return victim
+
+    def preempt_all(self, reason: ev.PreemptReason) -> None:
+        """Preempt everyone, the last in rank first. Mutates: self, the manager, requests."""
+        while self.running:
+            self.preempt_last(reason)
+
+    def preempt(self, requests: Iterable[Request], reason: ev.PreemptReason) -> None:
+        """Preempt these running requests. Mutates: self, the manager, requests."""
+        for request in requests:
+            self._preempt(request, reason, None)
+        self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+
+    def end(self, request: Request, finish_reason: FinishReason, error: str | None = None) -> list[EngineCoreOutput]:
+        """End a request before its time; return its last output, and one for each completion not brought to life.
+
+        Mutates: as `retire`.
+        """
+        outputs = [make_output(request, finish_reason=finish_reason, error=error)]
+        for index in range(request.params.n - request.num_unborn, request.params.n):
+            outputs.append(make_output(request, index=index, finish_reason=finish_reason, error=error))
+        self.retire(request, finish_reason, None)
+        return outputs
+
+    def retire(self, request: Request, finish_reason: FinishReason, stop_reason: int | str | None) -> None:
+        """Take everything from an ended request; it stays on the running list until `drop_finished`.
+
+        Mutates: self, the manager, request.
+        """
+        if self._events.enabled:
+            key = (request.request_id, request.index)
+            counts = (request.prompt_len, request.num_output_tokens, request.num_preemptions)
+            self._events.emit(ev.RequestFinished(*key, finish_reason, stop_reason, *counts))
+        self.forget(request)
+
+    def forget(self, request: Request) -> None:
+        """As `retire`, of a request that nobody has heard of yet. Mutates: as `retire`."""
+        if request.status is RequestStatus.RUNNING:
+            self._vacate(request)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        family = self._alive[request.request_id]
+        family.remove(request)
+        if not family:
+            del self._alive[request.request_id]
+
+    def drop_finished(self) -> None:
+        """Take ended requests off the running list, all at once. Mutates: self."""
+        if any(request.status is RequestStatus.FINISHED for request in self.running):
+            self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+
+    def take_released_seats(self) -> list[int]:
+        """Return the seats to be released by the next plan, which then count as known.
+
+        Mutates: self.
+        """
+        released = list(self._released_seats)
+        self._released_seats.clear()
+        return released
+
+    def release_again(self, seats: Iterable[int]) -> None:
+        """Put seats on the list again: the data plane may not have read the plan that released them.
+
+        Mutates: self.
+        """
+        self._released_seats.update(dict.fromkeys(seats))
+
+    def _preempt(self, victim: Request, reason: ev.PreemptReason, by_request_id: str | None) -> None:
+        """Send a running request back to the queue, to be recomputed; the running list is the caller's."""
+        if self._events.enabled:
+            key = (self.step_id, victim.request_id, victim.index)
+            self._events.emit(ev.RequestPreempted(*key, reason, by_request_id, victim.num_computed_tokens))
+        self._vacate(victim)
+        victim.status = RequestStatus.WAITING
+        victim.num_computed_tokens = victim.num_scheduled_tokens = 0
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.push(victim)
+
+    def _vacate(self, request: Request) -> None:
+        """Take seat and blocks from a running request."""
+        self._manager.free(request)
+        self._free_seats.append(request.seat)
+        self._released_seats[request.seat] = None
+        request.seat = -1
+
+
+def make_output(
+    request: Request,
+    *,
+    index: int | None = None,
+    finish_reason: FinishReason | None = None,
+    error: str | None = None,
+    prompt_logprobs: list[TokenLogprobs] | None = None,
+) -> EngineCoreOutput:
+    """Return an output without a token; `index` names a completion that was never born."""
+    born = index is None
+    return EngineCoreOutput(
+        request_id=request.request_id,
+        index=request.index if index is None else index,
+        new_token_ids=[],
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=finish_reason,
+        error=error,
+        num_cached_tokens=max(request.num_cached_tokens, 0) if born else 0,
+        num_preemptions=request.num_preemptions if born else 0,
+        seed=request.seed if index is None else request.seed - request.index + index,
+    )

@@ -1,0 +1,258 @@
+"""ROLE 2: who runs, and how many tokens. `schedule` decides a step, `update` accounts for it.
+
+There is no prefill phase and no decode phase: each request's `num_computed_tokens` catches up with its tokens. A step
+is a transaction. What `schedule` hands out (seats, blocks, tokens of the step) counts once `update` has the result. A
+step that failed or was cancelled publishes nothing; its members are preempted and recomputed, to the same bits.
+
+Who runs is decided in planner.py, who may start in admission.py; seats and statuses are kept in roster.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo.core.admission import AdmissionPolicy
+from octavo.core.chunking import make_chunk_sizer
+from octavo.core.fault_search import FaultSearch
+from octavo.core.planner import StepPlanner
+from octavo.core.request import Request
+from octavo.core.request_queue import rank_under
+from octavo.core.roster import Roster, make_output
+from octavo.core.step import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from octavo.core.step_plan import PlannedStep, write_plan
+from octavo.core.stopping import check_stop
+from octavo.observe import events as ev
+
+if TYPE_CHECKING:
+    from octavo.config import SchedulerConfig
+    from octavo.core.kv_cache_manager import KVCacheManager
+
+
+class StalledError(Exception):
+    """Requests wait and nothing can run: a fault of the engine, since what can never fit is refused at admission."""
+
+
+class Scheduler:
+    """Plans steps and accounts for them."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        manager: KVCacheManager,
+        *,
+        events: ev.EventSink = ev.NULL_SINK,
+    ) -> None:
+        self._policy = config.policy
+        self.manager = manager
+        self.roster = Roster(config.max_num_seqs, manager, events)
+        self.admission = AdmissionPolicy(config, manager)
+        self._chunk_sizer = make_chunk_sizer(config)
+        self._search = FaultSearch()
+        self._events = events
+        self._planner = StepPlanner(
+            config, manager, self.roster, self.admission, self._chunk_sizer, self._search, events
+        )
+        self.num_generated_tokens = 0
+        self._step: PlannedStep | None = None
+        """The step that is being computed."""
+
+    def add(self, request: Request) -> None:
+        """Put a new request, which passed `check_fits`, in the queue. Mutates: self, request."""
+        assert request.request_id not in self.roster, f"request id {request.request_id} is in use"
+        request.rank = rank_under(self._policy, request)
+        self.roster.enqueue(request)
+
+    def abort(self, request_id: str) -> list[EngineCoreOutput]:
+        """End all completions of a request; an unknown id is one that has ended already.
+
+        Mutates: self. Only between steps.
+        """
+        outputs: list[EngineCoreOutput] = []
+        for request in self.roster.completions(request_id):
+            outputs += self.roster.end(request, "abort")
+        self.roster.drop_finished()
+        return outputs
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step.
+
+        Mutates: self, the manager, requests; publishes nothing.
+        Raises: `StalledError` if there is nothing to compute.
+        """
+        assert self._step is None, "a step is accounted for before the next is planned"
+        self.roster.step_id += 1
+        if self._search.clear_passed():
+            self.roster.preempt_all("fault_search")
+        requests, forks = self._planner.plan()
+        if not requests:
+            raise StalledError(f"{len(self.roster.waiting)} requests wait and none can run")
+        self._step = write_plan(self.roster.step_id, self.roster.take_released_seats(), requests, forks)
+        if self._events.enabled:
+            self._emit_planned(self._step)
+        return self._step.plan
+
+    def update(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Account for a step that was computed: publish, take the tokens, end what ends.
+
+        Mutates: self, the manager, requests.
+        Raises: RuntimeError for a result that does not belong to the plan; the step is then still open.
+        """
+        step = self._step
+        assert step is not None, "a step was planned"
+        assert step.plan is plan, "the result is that of the last plan"
+        _check_result(step, result)
+        self._step = None
+        self._publish(step, {step.samplers[row] for row in result.row_errors})
+        prompt_logprobs = self._take_prompt_logprobs(step, result)
+        outputs: list[EngineCoreOutput] = []
+        row_errors, logprobs = result.row_errors, result.logprobs
+        for row, (request, token_id) in enumerate(zip(step.samplers, result.token_ids, strict=True)):
+            scored = prompt_logprobs.pop(request, None) if prompt_logprobs else None
+            if row in row_errors:
+                outputs += self.roster.end(request, "error", row_errors[row])
+                continue
+            try:
+                request.token_ids.append(token_id)
+                request.num_tokens += 1
+                stop = check_stop(request)
+            except Exception as error:
+                # Stop checkers and sampled ids belong to one request; what goes wrong in them ends it alone.
+                outputs += self.roster.end(request, "error", f"{type(error).__name__}: {error}")
+                continue
+            logprob = logprobs[row]
+            finish_reason, stop_reason = stop or (None, None)
+            output = EngineCoreOutput(
+                request.request_id,
+                request.index,
+                [token_id],
+                None if logprob is None else [logprob],
+                scored,
+                finish_reason,
+                stop_reason,
+                None,
+                request.num_cached_tokens,
+                request.num_preemptions,
+                request.seed,
+            )
+            outputs.append(output)
+            if finish_reason is not None:
+                self.roster.retire(request, finish_reason, stop_reason)
+        for request, scored in prompt_logprobs.items():
+            outputs.append(make_output(request, prompt_logprobs=scored))
+        self.num_generated_tokens += len(step.samplers) - len(row_errors)
+        self.roster.drop_finished()
+        self._chunk_sizer.observe(plan.num_tokens, result.step_seconds, self._planner.chunk_was_limited)
+        self.manager.pool.trim()
+        if self._events.enabled:
+            self._events.emit(ev.StepFinished(plan.step_id, result.step_seconds, result.native_seconds))
+        return outputs
+
+    def _publish(self, step: PlannedStep, failed: set[Request]) -> None:
+        """Advance the members of a step and publish what they filled, except those whose row failed."""
+        for request in step.requests:
+            request.num_computed_tokens += request.num_scheduled_tokens
+            request.num_scheduled_tokens = 0
+            blocks = request.blocks
+            assert blocks is not None, "members run until update ends them"
+            if request.num_computed_tokens >= blocks.next_commit and request not in failed:
+                self.manager.commit(request)
+        for parent, children in step.forks.items():
+            for child in children:
+                child.num_computed_tokens = child.prompt_len
+                child.num_cached_tokens = parent.num_cached_tokens
+                if child not in failed:
+                    self.manager.commit(child)
+            if parent.num_unborn:
+                # One waits for all that are left, and forks in its turn: n = 4,096 pins nothing.
+                heir = parent.spawn()
+                heir.num_unborn, parent.num_unborn = parent.num_unborn, 0
+                self.roster.enqueue(heir)
+
+    def _take_prompt_logprobs(self, step: PlannedStep, result: ModelRunnerOutput) -> dict[Request, list[TokenLogprobs]]:
+        """Return what the step scored of prompts, and count it as sent."""
+        taken = {}
+        for index, (request, rows) in enumerate(zip(step.scorers, step.plan.prompt_logprob_rows, strict=True)):
+            taken[request] = result.prompt_logprobs[index]
+            request.num_scored_tokens = rows.first_position + rows.count
+        return taken
+
+    # Steps that were not computed to their end
+
+    @property
+    def has_open_step(self) -> bool:
+        """Whether a plan was made and not accounted for."""
+        return self._step is not None
+
+    def fail_step(self, error: BaseException) -> list[EngineCoreOutput]:
+        """Undo the open step, which raised `error`, and go on with the search for the request that broke it.
+
+        Everyone is preempted, so that the suspects find the whole cache free.
+        Mutates: self, the manager, requests.
+        """
+        reason = f"{type(error).__name__}: {error}"
+        members = self._undo_step()
+        targets = [request.num_computed_tokens + request.num_scheduled_tokens for request in members]
+        guilty = self._search.accuse(list(zip(members, targets, strict=True)))
+        self._emit_failed(reason, False, members, guilty)
+        outputs = self.roster.end(guilty, "error", reason) if guilty else []
+        self.roster.drop_finished()
+        self.roster.preempt_all("step_failed")
+        return outputs
+
+    def cancel_step(self) -> None:
+        """Undo the open step; its members are recomputed. Mutates: self, the manager, requests."""
+        members = self._undo_step()
+        self._emit_failed("cancelled", True, members, None)
+        self.roster.preempt(reversed(members), "step_cancelled")
+
+    def end_stalled(self, error: StalledError) -> list[EngineCoreOutput]:
+        """End the first waiting request, when nothing can run: the others may be served without it.
+
+        Mutates: self.
+        """
+        waiting = list(self.roster.waiting)
+        if self._events.enabled:
+            reasons = tuple((request.request_id, request.defer_reason or "unknown") for request in waiting)
+            self._events.emit(ev.EngineStalled(self.roster.step_id, reasons))
+        return self.roster.end(waiting[0], "error", f"the engine is stalled: {error}")
+
+    def _undo_step(self) -> list[Request]:
+        """Take back the open step: children it seated are unborn again. Return its members."""
+        step = self._step
+        assert step is not None, "a step was planned"
+        self._step = None
+        for parent, children in step.forks.items():
+            for child in children:
+                self.roster.forget(child)
+            parent.num_unborn += len(children)
+        self.roster.drop_finished()
+        self.roster.release_again(step.plan.released_seats)
+        return step.requests
+
+    def _emit_planned(self, step: PlannedStep) -> None:
+        event = ev.StepPlanned(
+            step_id=step.plan.step_id,
+            num_requests=len(step.requests),
+            num_tokens=step.plan.num_tokens,
+            num_decode_tokens=self._planner.num_decoding,
+            num_logit_rows=len(step.samplers),
+            num_running=len(self.roster.running),
+            num_waiting=len(self.roster.waiting),
+            num_used_blocks=sum(self.manager.pool.num_used),
+            num_free_blocks=self.manager.pool.num_free_rows(),
+        )
+        self._events.emit(event)
+
+    def _emit_failed(self, reason: str, cancelled: bool, members: list[Request], guilty: Request | None) -> None:
+        if self._events.enabled:
+            request_ids = tuple(request.request_id for request in members)
+            guilty_id = guilty.request_id if guilty else None
+            self._events.emit(ev.StepFailed(self.roster.step_id, reason, cancelled, request_ids, guilty_id))
+
+
+def _check_result(step: PlannedStep, result: ModelRunnerOutput) -> None:
+    """Raise RuntimeError unless the result has what the plan asked for, before anything is published."""
+    wanted = (len(step.samplers), len(step.samplers), len(step.scorers))
+    given = (len(result.token_ids), len(result.logprobs), len(result.prompt_logprobs))
+    if given != wanted:
+        raise RuntimeError(f"the step gave (tokens, logprobs, scored prompts) = {given}, the plan asked for {wanted}")

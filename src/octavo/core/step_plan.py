@@ -1,0 +1,140 @@
+"""Writing a plan down: from requests that were given tokens and blocks to the arrays of a `SchedulerOutput`.
+
+Decides nothing. Block tables are sent as differences: whole with a new seat, then only what changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.core.step import BlockAppend, BlockReplace, Move, PromptLogprobRows, SchedulerOutput, SeatAssignment
+
+if TYPE_CHECKING:
+    from octavo.core.block_pool import Block
+    from octavo.core.request import BlockTables, Request
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    """A plan with the requests behind its numbers: what `update` needs to account for it."""
+
+    plan: SchedulerOutput
+    requests: list[Request]
+    """[R] in the plan's order."""
+    samplers: list[Request]
+    """[N] who gets the token of each logit row."""
+    scorers: list[Request]
+    """Who gets the logprobs of each entry of `prompt_logprob_rows`."""
+    forks: dict[Request, list[Request]]
+    """Parent to the children that share its last prompt row."""
+
+
+def write_plan(
+    step_id: int, released_seats: list[int], requests: list[Request], forks: dict[Request, list[Request]]
+) -> PlannedStep:
+    """Write down a step of `requests`, which have their tokens and blocks.
+
+    Mutates: requests, whose table changes count as sent.
+    """
+    tables = _TableChanges()
+    seats, computed, counts = [], [], []
+    logit_rows, logit_seats, logit_positions, samplers = [], [], [], []
+    scores: list[PromptLogprobRows] = []
+    scorers: list[Request] = []
+    row = 0
+    for request in requests:
+        count, start = request.num_scheduled_tokens, request.num_computed_tokens
+        seats.append(request.seat)
+        computed.append(start)
+        counts.append(count)
+        blocks = request.blocks
+        assert blocks is not None, "a planned request runs"
+        if blocks.num_sent != len(blocks.tables[0]) or blocks.replaced:
+            tables.send(request, blocks)
+        if request.num_scored_tokens < request.prompt_len:
+            entry = _prompt_logprob_rows(request, row)
+            if entry is not None:
+                scores.append(entry)
+                scorers.append(request)
+        row += count
+        if start + count == request.num_tokens:
+            for sampler in (request, *forks[request]) if request in forks else (request,):
+                if sampler is not request:
+                    assert sampler.blocks is not None, "a seated child shares its parent's blocks"
+                    tables.send(sampler, sampler.blocks)
+                logit_rows.append(row - 1)
+                logit_seats.append(sampler.seat)
+                logit_positions.append(request.num_tokens)
+                samplers.append(sampler)
+    plan = SchedulerOutput(
+        step_id=step_id,
+        released_seats=released_seats,
+        assigned=tables.assigned,
+        replaced=tables.replaced,
+        appended=tables.appended,
+        moves=tables.moves,
+        seats=np.array(seats, np.int32),
+        num_computed_tokens=np.array(computed, np.int32),
+        num_scheduled_tokens=np.array(counts, np.int32),
+        logit_rows=np.array(logit_rows, np.int32),
+        logit_seats=np.array(logit_seats, np.int32),
+        logit_positions=np.array(logit_positions, np.int32),
+        prompt_logprob_rows=scores,
+    )
+    return PlannedStep(plan, requests, samplers, scorers, forks)
+
+
+@dataclass(slots=True)
+class _TableChanges:
+    """What the data plane does not know yet of seats and block tables."""
+
+    assigned: list[SeatAssignment] = field(default_factory=list)
+    replaced: list[BlockReplace] = field(default_factory=list)
+    appended: list[BlockAppend] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+
+    def send(self, request: Request, blocks: BlockTables) -> None:
+        """Add what is new of one request's tables. Mutates: blocks, whose changes count as sent."""
+        if blocks.num_sent < 0:
+            self.assigned.append(
+                SeatAssignment(
+                    seat=request.seat,
+                    request_id=request.request_id,
+                    token_ids=request.token_ids.tolist(),
+                    prompt_len=request.prompt_len,
+                    params=request.params,
+                    seed=request.seed,
+                    block_ids=tuple(list(map(_block_id, table)) for table in blocks.tables),
+                )
+            )
+        else:
+            for group, index in blocks.replaced:
+                block_id = _block_id(blocks.tables[group][index])
+                self.replaced.append(BlockReplace(request.seat, group, index, block_id))
+            if blocks.num_sent != len(blocks.tables[0]):
+                for group, table in enumerate(blocks.tables):
+                    block_ids = list(map(_block_id, table[blocks.num_sent :]))
+                    self.appended.append(BlockAppend(request.seat, group, block_ids))
+        self.moves += [Move("copy_block", group, source, target) for group, source, target in blocks.moves]
+        blocks.moves.clear()
+        blocks.replaced.clear()
+        blocks.num_sent = len(blocks.tables[0])
+
+
+def _block_id(block: Block | None) -> int:
+    """Return the id that the data plane knows the entry by."""
+    return -1 if block is None else block.block_id
+
+
+def _prompt_logprob_rows(request: Request, first_row: int) -> PromptLogprobRows | None:
+    """Return the rows of this step that score prompt tokens not scored yet; the first row is flat row `first_row`."""
+    start = request.num_computed_tokens
+    first = max(request.num_scored_tokens, start + 1)
+    count = min(start + request.num_scheduled_tokens + 1, request.prompt_len) - first
+    num_logprobs = request.params.prompt_logprobs
+    if count <= 0 or num_logprobs is None:
+        return None
+    return PromptLogprobRows(request.seat, first_row + first - 1 - start, first, count, num_logprobs)

@@ -1,0 +1,183 @@
+"""What the engine decided, as it decides it: one small tuple per decision, sent to a sink.
+
+Emitters test `sink.enabled` before they build an event, so that nothing is paid while nobody listens. Events hold
+numbers and strings only, and no points in time: whoever listens stamps them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+DeferReason = Literal["seats", "blocks", "token_budget"]
+"""Why a waiting request was not admitted: no free seat, too few free blocks, or no room in this step's tokens."""
+PreemptReason = Literal["blocks", "step_failed", "step_cancelled", "fault_search"]
+"""Why a running request lost its seat: others needed its blocks, its step failed or was cancelled, or suspects of a
+failure run apart."""
+
+
+class RequestRefused(NamedTuple):
+    """A request can never be served, and was not accepted."""
+
+    request_id: str
+    reason: str
+
+
+class RequestAdmitted(NamedTuple):
+    """A waiting request took a seat."""
+
+    step_id: int
+    request_id: str
+    completion: int
+    seat: int
+    num_tokens: int
+    """Prompt plus output so far."""
+    num_cached_tokens: int
+    """The part of them found in the prefix cache."""
+
+
+class RequestDeferred(NamedTuple):
+    """The first waiting request was not admitted; sent when the reason changes, not in every step."""
+
+    step_id: int
+    request_id: str
+    completion: int
+    reason: DeferReason
+    num_running: int
+    num_free_blocks: int
+    """Blocks that each cache group could still give."""
+
+
+class RequestPreempted(NamedTuple):
+    """A running request lost its seat and blocks, and waits to be recomputed."""
+
+    step_id: int
+    request_id: str
+    completion: int
+    reason: PreemptReason
+    by_request_id: str | None
+    """Who needed the blocks; None where it was nobody's need. A request last in rank gives way for its own need."""
+    num_computed_tokens: int
+    """What it loses, unless its blocks are still cached when it returns."""
+
+
+class RequestForked(NamedTuple):
+    """A completion took a seat by sharing the blocks of another one of the same prompt."""
+
+    step_id: int
+    request_id: str
+    parent_completion: int
+    completion: int
+    seat: int
+
+
+class RequestFinished(NamedTuple):
+    """A completion ended."""
+
+    request_id: str
+    completion: int
+    finish_reason: str
+    stop_reason: int | str | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_preemptions: int
+
+
+class PrefixCacheHit(NamedTuple):
+    """The beginning of a request was found in the prefix cache and will not be computed."""
+
+    request_id: str
+    completion: int
+    num_tokens: int
+    """Tokens found, out of `num_queried_tokens`."""
+    num_queried_tokens: int
+
+
+class BlockEvicted(NamedTuple):
+    """A cached block nobody uses was given up, because its memory is needed."""
+
+    group: int
+    block_id: int
+
+
+class StepPlanned(NamedTuple):
+    """A plan is ready to be computed."""
+
+    step_id: int
+    num_requests: int
+    num_tokens: int
+    num_decode_tokens: int
+    num_logit_rows: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    """Blocks of all cache groups that running requests hold."""
+    num_free_blocks: int
+    """Blocks that each cache group could still give."""
+
+
+class StepFinished(NamedTuple):
+    """A plan was computed and accounted for."""
+
+    step_id: int
+    step_seconds: float
+    """Wall time of the data plane."""
+    native_seconds: float
+    """The part of it spent inside native code."""
+
+
+class StepFailed(NamedTuple):
+    """A plan was not computed to its end; nothing of it was published."""
+
+    step_id: int
+    reason: str
+    cancelled: bool
+    request_ids: tuple[str, ...]
+    guilty_request_id: str | None
+    """The request that ends with an error for it; None while the search goes on."""
+
+
+class EngineStalled(NamedTuple):
+    """Requests wait, and nothing can run: a fault in the engine, which ends the first of them."""
+
+    step_id: int
+    waiting: tuple[tuple[str, str], ...]
+    """(request id, reason) of each."""
+
+
+Event = (
+    RequestRefused
+    | RequestAdmitted
+    | RequestDeferred
+    | RequestPreempted
+    | RequestForked
+    | RequestFinished
+    | PrefixCacheHit
+    | BlockEvicted
+    | StepPlanned
+    | StepFinished
+    | StepFailed
+    | EngineStalled
+)
+
+
+class EventSink(Protocol):
+    """Receives events: a refusal on the caller's thread, all others on the engine's. Returns soon, never raises."""
+
+    enabled: bool
+    """Emitters build no event while this is false."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+
+class NullSink:
+    """The sink that hears nothing."""
+
+    enabled = False
+
+    def emit(self, event: Event) -> None:
+        """Drop `event`."""
+
+
+NULL_SINK: EventSink = NullSink()

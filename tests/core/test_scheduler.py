@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from core_helpers import FULL, Engine, make_endless, make_request, tokens_alone
+
+from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.observe.events import (
+    EngineStalled,
+    RequestAdmitted,
+    RequestDeferred,
+    RequestForked,
+    RequestPreempted,
+    StepPlanned,
+)
+
+
+def chunks(engine: Engine) -> list[list[int]]:
+    """Tokens of each member of each plan."""
+    return [plan.num_scheduled_tokens.tolist() for plan in engine.executor.plans]
+
+
+def running(engine: Engine) -> list[str]:
+    return [request.request_id for request in engine.scheduler.roster.running]
+
+
+# Budget and chunks
+
+
+def test_a_prompt_longer_than_the_budget_is_computed_in_chunks() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0, prompt_len=35, max_tokens=2))
+    engine.finish()
+    assert chunks(engine) == [[16], [16], [3], [1]]
+
+
+def test_decode_rows_come_first_and_prefill_gets_the_rest() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 1), make_endless("long", 0, prompt_len=40))
+    engine.advance(3)
+    plan = engine.executor.plans[-1]
+    assert chunks(engine)[-2:] == [[16], [8, 4]]
+    engine.advance()
+    assert chunks(engine)[-1] == [1, 1]
+    assert plan.num_tokens <= 16
+
+
+def test_a_long_prefill_is_limited_while_another_request_decodes() -> None:
+    engine = Engine(long_prefill_token_threshold=5)
+    engine.add(make_endless("a", 0))
+    engine.advance()
+    engine.add(make_endless("long", 1, prompt_len=12))
+    engine.advance(3)
+    assert chunks(engine) == [[4], [1, 5], [1, 5], [1, 2]]
+
+
+def test_a_long_prefill_is_limited_while_another_request_waits() -> None:
+    engine = Engine(long_prefill_token_threshold=5, max_num_seqs=1)
+    engine.add(make_endless("long", 0, prompt_len=12), make_endless("a", 1))
+    engine.advance()
+    assert chunks(engine) == [[5]]
+
+
+def test_a_long_prefill_alone_is_not_limited() -> None:
+    engine = Engine(long_prefill_token_threshold=5)
+    engine.add(make_endless("long", 0, prompt_len=12))
+    engine.advance()
+    assert chunks(engine) == [[12]]
+
+
+def test_without_chunks_a_prompt_waits_for_a_step_with_room() -> None:
+    engine = Engine(enable_chunked_prefill=False, num_blocks=64)
+    engine.add(make_endless("a", 0, prompt_len=10), make_endless("b", 1, prompt_len=10, max_tokens=3))
+    engine.finish()
+    assert chunks(engine)[:3] == [[10], [1, 10], [1, 1]]
+    assert [event.reason for event in engine.log.of(RequestDeferred)] == ["token_budget"]
+
+
+# Admission
+
+
+def test_requests_are_admitted_in_order_even_if_a_later_one_would_fit() -> None:
+    engine = Engine(num_blocks=6)
+    engine.add(
+        make_endless("a", 0, prompt_len=8), make_endless("big", 1, prompt_len=16, max_tokens=4), make_endless("c", 2)
+    )
+    engine.advance(3)
+    assert running(engine) == ["a"]
+    deferred = engine.log.of(RequestDeferred)
+    assert [(event.request_id, event.reason) for event in deferred] == [("big", "blocks")]
+
+
+def test_admission_leaves_a_block_for_each_running_request() -> None:
+    engine = Engine(num_blocks=4)
+    engine.add(make_endless("a", 0, max_tokens=8), make_endless("b", 1, prompt_len=8, max_tokens=4))
+    engine.advance()
+    assert running(engine) == ["a", "b"], "1 + 2 blocks, and 1 for a"
+    engine = Engine(num_blocks=3)
+    engine.add(make_endless("a", 0, max_tokens=8), make_endless("b", 1, prompt_len=8, max_tokens=4))
+    engine.advance()
+    assert running(engine) == ["a"]
+
+
+def test_admission_leaves_the_blocks_that_a_running_prefill_lacks() -> None:
+    engine = Engine(num_blocks=7, long_prefill_token_threshold=4)
+    engine.add(make_endless("long", 0, prompt_len=24, max_tokens=4), make_endless("b", 1, prompt_len=8))
+    engine.advance()
+    assert running(engine) == ["long"]
+
+
+def test_admission_never_preempts() -> None:
+    engine = Engine(num_blocks=4, policy="priority")
+    engine.add(make_endless("a", 0, prompt_len=12, max_tokens=4))
+    engine.advance()
+    engine.add(make_endless("urgent", 1, prompt_len=8, max_tokens=4, priority=-1))
+    engine.advance(2)
+    assert running(engine) == ["a"]
+    assert engine.log.of(RequestPreempted) == []
+    engine.finish()
+
+
+def test_hits_on_the_list_of_free_blocks_are_not_counted_twice() -> None:
+    engine = Engine(num_blocks=5)
+    first = make_endless("first", 0, prompt_len=16, max_tokens=1)
+    engine.add(first)
+    engine.finish()
+    engine.add(make_endless("a", 1, max_tokens=4), make_request("again", range(16), arrival=2, max_tokens=4))
+    engine.advance()
+    assert running(engine) == ["a"], "the prefix takes 3 of the 4 free blocks, its end 1, and 1 is left for a"
+    engine.finish()
+    assert engine.tokens("again") == tokens_alone(make_request("again", range(16), max_tokens=4))[0]
+
+
+def test_no_request_is_admitted_beyond_the_seats() -> None:
+    engine = Engine(max_num_seqs=2)
+    engine.add(*(make_endless(f"r{i}", i, max_tokens=3) for i in range(3)))
+    engine.advance()
+    assert running(engine) == ["r0", "r1"]
+    assert [event.reason for event in engine.log.of(RequestDeferred)] == ["seats"]
+    engine.finish()
+    assert [event.seat for event in engine.log.of(RequestAdmitted)] == [0, 1, engine.log.of(RequestAdmitted)[-1].seat]
+
+
+def test_a_deferral_is_told_once_per_reason() -> None:
+    engine = Engine(max_num_seqs=1)
+    engine.add(make_endless("a", 0), make_endless("b", 1))
+    engine.advance(8)
+    assert len(engine.log.of(RequestDeferred)) == 1
+
+
+def test_under_the_priority_policy_the_more_urgent_is_admitted_first() -> None:
+    engine = Engine(max_num_seqs=1, policy="priority")
+    engine.add(make_endless("late", 0, priority=1), make_endless("urgent", 1, priority=-1))
+    engine.advance()
+    assert running(engine) == ["urgent"]
+
+
+# Preemption
+
+
+def test_the_last_in_rank_gives_way_and_comes_back() -> None:
+    engine = Engine(num_blocks=5)
+    requests = [make_endless(f"r{i}", i, max_tokens=9) for i in range(2)]
+    engine.add(*requests)
+    engine.finish()
+    preempted = engine.log.of(RequestPreempted)
+    assert {(event.request_id, event.reason) for event in preempted} == {("r1", "blocks")}
+    assert engine.completions["r1", 0].last.num_preemptions == len(preempted) >= 1  # type: ignore[union-attr]
+    for request in requests:
+        assert engine.tokens(request.request_id) == tokens_alone(request)[0]
+
+
+def test_the_last_in_rank_gives_way_for_its_own_need() -> None:
+    engine = Engine(num_blocks=7, enable_prefix_caching=False)
+    engine.add(make_endless("a", 0, prompt_len=9, max_tokens=15), make_endless("b", 1, prompt_len=7, max_tokens=12))
+    engine.finish()
+    assert engine.log.of(RequestPreempted)[0].by_request_id == "b"
+
+
+def test_a_chunk_shrinks_to_the_free_blocks_before_anyone_is_preempted() -> None:
+    engine = Engine(num_blocks=10)
+    engine.add(make_endless("a", 0), make_endless("long", 1, prompt_len=30, max_tokens=2))
+    engine.advance()
+    assert chunks(engine) == [[4, 12]]
+    taken = [engine.manager.pool.allocate(0) for _ in range(engine.manager.pool.num_free_rows() - 3)]
+    plan = engine.scheduler.schedule()
+    assert plan.num_scheduled_tokens.tolist() == [1, 8], "1 block for a, 2 for the prompt, though 15 tokens are left"
+    assert engine.log.of(RequestPreempted) == []
+    engine.scheduler.cancel_step()
+    for block in taken:
+        engine.manager.pool.release(block)
+    engine.finish()
+
+
+def test_a_victim_that_was_planned_already_leaves_the_plan_and_its_tokens_to_others() -> None:
+    engine = Engine(block_size=8, long_prefill_token_threshold=1, max_num_batched_tokens=3, policy="priority")
+    engine.add(make_endless("victim", 0, prompt_len=1, max_tokens=40, priority=1))
+    engine.advance()
+    engine.add(make_endless("first", 1, prompt_len=30))
+    engine.advance()
+    engine.add(make_endless("second", 2, prompt_len=30))
+    engine.advance(7)
+    assert [(r.request_id, r.num_computed_tokens) for r in engine.scheduler.roster.running] == [
+        ("first", 8),
+        ("second", 7),
+        ("victim", 9),
+    ]
+    taken = [engine.manager.pool.allocate(0) for _ in range(engine.manager.pool.num_free_rows())]
+    engine.scheduler._planner.config = replace(engine.config, max_num_batched_tokens=2)
+    engine.core._take_inbox()
+    plan = engine.scheduler.schedule()
+    assert plan.seats.tolist() == [request.seat for request in engine.scheduler.roster.running]
+    assert running(engine) == ["first", "second"]
+    assert plan.num_scheduled_tokens.tolist() == [1, 1]
+    engine.scheduler.cancel_step()
+    for block in taken:
+        engine.manager.pool.release(block)
+    engine.finish()
+
+
+def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
+    engine = Engine(num_blocks=5, enable_prefix_caching=False)
+    engine.add(*(make_endless(f"r{i}", i, max_tokens=9) for i in range(3)))
+    engine.finish()
+    preempting = {event.step_id for event in engine.log.of(RequestPreempted)}
+    assert preempting
+    assert not preempting & {event.step_id for event in engine.log.of(RequestAdmitted)}
+
+
+# n > 1
+
+
+def test_children_share_the_last_prompt_row() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0, prompt_len=6, n=3, temperature=1.0, seed=5))
+    engine.advance()
+    plan = engine.executor.plans[0]
+    assert plan.logit_rows.tolist() == [5, 5, 5]
+    assert plan.logit_positions.tolist() == [6, 6, 6]
+    assert len(set(plan.logit_seats.tolist())) == 3
+    assert [seat.seed for seat in plan.assigned] == [5, 6, 7]
+    assert plan.seats.tolist() == [plan.logit_seats[0]]
+    assert [event.completion for event in engine.log.of(RequestForked)] == [1, 2]
+
+
+def test_children_without_a_seat_wait_behind_one_heir() -> None:
+    engine = Engine(max_num_seqs=3, num_blocks=64)
+    engine.add(make_endless("a", 0, prompt_len=6, n=4096, temperature=1.0, max_tokens=2))
+    engine.advance()
+    roster = engine.scheduler.roster
+    assert len(roster.running) == 3
+    assert [(request.index, request.num_unborn) for request in roster.waiting] == [(3, 4092)]
+    engine.core.abort_request("a")
+    engine.finish()
+    assert len(engine.completions) == 4096
+    assert {completion.finish_reason for completion in engine.completions.values()} == {"abort"}
+
+
+def test_no_more_children_are_seated_than_there_are_blocks_for_their_tails() -> None:
+    engine = Engine(num_blocks=4)
+    engine.add(make_endless("a", 0, prompt_len=6, n=4, temperature=1.0, max_tokens=4))
+    engine.advance()
+    assert [event.completion for event in engine.log.of(RequestForked)] == [1]
+    engine.finish()
+    assert len(engine.completions) == 4
+
+
+def test_late_children_fork_in_their_turn() -> None:
+    engine = Engine(max_num_seqs=3, num_blocks=64)
+    request = make_endless("a", 0, prompt_len=6, n=8, temperature=1.0, max_tokens=3)
+    engine.add(request)
+    engine.finish()
+    assert [engine.tokens("a", i) for i in range(8)] == [tokens_alone(request, i)[0] for i in range(8)]
+    assert {event.parent_completion for event in engine.log.of(RequestForked)} == {0, 3, 6}
+
+
+def test_children_do_not_overtake_who_ranks_before_them() -> None:
+    engine = Engine(max_num_seqs=2, num_blocks=64, policy="priority", max_num_batched_tokens=4)
+    engine.add(make_endless("a", 0, prompt_len=8, n=2, temperature=1.0, priority=1))
+    engine.advance()
+    engine.add(make_endless("urgent", 1, prompt_len=8))
+    engine.advance()
+    assert engine.log.of(RequestForked) == []
+
+
+def test_children_of_a_cancelled_step_are_unborn_again() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0, prompt_len=6, n=3, temperature=1.0))
+    engine.core._take_inbox()
+    engine.scheduler.schedule()
+    assert len(engine.scheduler.roster.running) == 3
+    engine.scheduler.cancel_step()
+    (waiting,) = engine.scheduler.roster.waiting
+    assert (waiting.index, waiting.num_unborn) == (0, 2)
+    engine.finish()
+    assert len(engine.completions) == 3
+
+
+# Update
+
+
+def test_prompt_logprobs_come_once_for_each_token_but_the_first() -> None:
+    engine = Engine(num_blocks=9, long_prefill_token_threshold=3)
+    request = make_endless("a", 5, prompt_len=15, max_tokens=6, prompt_logprobs=0, n=2, temperature=1.0)
+    engine.add(make_endless("b", 0, max_tokens=20), request)
+    engine.finish()
+    assert engine.completions["a", 0].scored_ids == request.token_ids.tolist()[1:15]
+    assert engine.completions["a", 1].scored_ids == []
+
+
+def test_prompt_logprobs_are_not_sent_again_after_a_preemption() -> None:
+    engine = Engine(max_num_batched_tokens=4)
+    request = make_endless("a", 0, prompt_len=10, prompt_logprobs=0)
+    engine.add(request)
+    engine.advance(2)
+    engine.scheduler.roster.preempt_all("step_failed")
+    engine.finish()
+    assert engine.completions["a", 0].scored_ids == request.token_ids.tolist()[1:10]
+    assert [[rows.first_position for rows in plan.prompt_logprob_rows] for plan in engine.executor.plans[:5]] == [
+        [1], [5], [], [], [9]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["tokens", "logprobs", "scores"])
+def test_a_result_that_does_not_match_the_plan_publishes_nothing(damage: str) -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0, prompt_logprobs=0))
+    engine.core._take_inbox()
+    plan = engine.scheduler.schedule()
+    result = ModelRunnerOutput([1], [None], {0: []})
+    {"tokens": result.token_ids, "logprobs": result.logprobs, "scores": result.prompt_logprobs}[damage].clear()  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="asked for"):
+        engine.scheduler.update(plan, result)
+    assert engine.scheduler.has_open_step
+    assert engine.scheduler.roster.running[0].num_computed_tokens == 0
+
+
+def test_the_output_tells_cached_tokens_preemptions_and_the_seed() -> None:
+    engine = Engine()
+    engine.add(make_request("a", range(9), max_tokens=1))
+    engine.finish()
+    engine.add(make_request("b", range(9), arrival=1, max_tokens=1, seed=77))
+    engine.finish()
+    last = engine.completions["b", 0].last
+    assert last is not None
+    assert (last.num_cached_tokens, last.num_preemptions, last.seed) == (8, 0, 77)
+
+
+def test_a_request_with_a_failed_row_publishes_nothing_of_that_step() -> None:
+    engine = Engine()
+    engine.executor.row_error = lambda seat, _: "not finite" if seat.request_id == "bad" else None
+    good = make_endless("good", 1)
+    engine.add(make_endless("bad", 0, prompt_len=8), good)
+    engine.finish()
+    assert engine.completions["bad", 0].last.error == "not finite"  # type: ignore[union-attr]
+    assert engine.tokens("bad") == []
+    assert engine.tokens("good") == tokens_alone(good)[0]
+    assert engine.manager.find_cached_prefix(make_endless("again", 0, prompt_len=9)) == []
+
+
+# Plans and the alarm
+
+
+def test_a_plan_carries_only_what_changed() -> None:
+    engine = Engine(windows=(FULL, 5))
+    engine.add(make_endless("a", 0, prompt_len=7))
+    engine.advance(4)
+    first, second, third, fourth = engine.executor.plans
+    assert (len(first.assigned), first.appended, first.replaced) == (1, [], [])
+    assert [len(ids) for ids in first.assigned[0].block_ids] == [2, 2]
+    assert (second.assigned, second.appended, second.replaced) == ([], [], [])
+    assert [(more.group, len(more.block_ids)) for more in third.appended] == [(0, 1), (1, 1)]
+    assert [(change.group, change.index, change.block_id) for change in third.replaced] == [(1, 0, -1)]
+    assert (fourth.assigned, fourth.appended, fourth.replaced) == ([], [], [])
+
+
+def test_plan_arrays_are_int32() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0))
+    engine.advance()
+    plan = engine.executor.plans[0]
+    names = ("seats", "num_computed_tokens", "num_scheduled_tokens", "logit_rows", "logit_seats", "logit_positions")
+    assert {getattr(plan, name).dtype for name in names} == {np.dtype(np.int32)}
+
+
+def test_a_seat_is_released_before_it_is_given_away() -> None:
+    engine = Engine(max_num_seqs=1)
+    engine.add(make_endless("a", 0, max_tokens=1), make_endless("b", 1, max_tokens=1))
+    engine.finish()
+    assert [plan.released_seats for plan in engine.executor.plans] == [[], [0]]
+
+
+def test_released_seats_are_told_again_when_the_plan_failed() -> None:
+    engine = Engine(max_num_seqs=3)
+    engine.add(
+        make_endless("a", 0, max_tokens=1), make_endless("b", 1, max_tokens=5), make_endless("c", 2, max_tokens=5)
+    )
+    engine.advance()
+
+    def fail(plan: SchedulerOutput, stage: str) -> None:
+        if stage == "submit" and plan.released_seats == [0]:
+            raise RuntimeError("not read")
+
+    engine.executor.fault = fail
+    engine.advance(2)
+    assert sorted(engine.executor.plans[-1].released_seats) == [0, 1, 2]
+    engine.finish()
+
+
+def test_each_step_is_told_in_numbers() -> None:
+    engine = Engine()
+    engine.add(make_endless("a", 0, prompt_len=6, n=2, temperature=1.0), make_endless("b", 1))
+    engine.advance()
+    assert engine.log.of(StepPlanned) == [
+        StepPlanned(
+            step_id=1,
+            num_requests=2,
+            num_tokens=10,
+            num_decode_tokens=0,
+            num_logit_rows=3,
+            num_running=3,
+            num_waiting=0,
+            num_used_blocks=3,
+            num_free_blocks=13,
+        )
+    ]
+
+
+def test_a_stalled_engine_ends_the_first_request_and_says_why() -> None:
+    engine = Engine(num_blocks=4)
+    engine.add(make_endless("a", 0, prompt_len=12, max_tokens=4), make_endless("b", 1))
+    leaked = [engine.manager.pool.allocate(0) for _ in range(4)]
+    outputs = engine.core.advance()
+    assert [(output.request_id, output.finish_reason) for output in outputs] == [("a", "error")]
+    assert "stalled" in (outputs[0].error or "")
+    assert engine.log.of(EngineStalled)[0].waiting[0][0] == "a"
+    for block in leaked:
+        engine.manager.pool.release(block)
+    engine.finish()
+    assert len(engine.tokens("b")) == 12
