@@ -1,0 +1,129 @@
+"""One step of the data plane: a plan becomes arrays, the program runs, logit rows become tokens."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, TokenLogprobs
+from octavo.runner.forward_batch import build_forward_batch
+from octavo.sampling.sampler import SampledRows, ScoredRows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from octavo.core.step import SchedulerOutput
+    from octavo.program.forward_batch import ForwardBatch, SampleBatch, SampleOutput
+    from octavo.runner.cache_memory import CacheMemory
+    from octavo.runner.input_batch import InputBatch
+
+
+class StepProgram(Protocol):
+    """What the runner needs of a program that is ready to run; `program.native.NativeProgram` is one."""
+
+    def run(self, batch: ForwardBatch) -> float:
+        """Compute the hidden rows of `batch`; return the seconds spent in native code."""
+        ...
+
+    def sample(self, batch: SampleBatch) -> SampleOutput:
+        """Compute logits of hidden rows, and sample or score them."""
+        ...
+
+    def cancel(self) -> None:
+        """Make the running call raise `StepCancelledError` soon. Safe from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop threads and free memory. Idempotent."""
+        ...
+
+
+class ModelRunner:
+    """Runs plans one at a time: `execute`, then `sample`."""
+
+    def __init__(self, program: StepProgram, inputs: InputBatch, memory: CacheMemory) -> None:
+        self._program = program
+        self._inputs = inputs
+        self._memory = memory
+        self._started = 0.0
+        self._native_seconds = 0.0
+
+    def execute(self, plan: SchedulerOutput) -> None:
+        """Apply the plan's changes, do its moves and run the body for its rows."""
+        self._started = time.perf_counter()
+        self._native_seconds = 0.0
+        self._inputs.apply(plan)
+        self._memory.apply(plan.moves)
+        if len(plan.seats):
+            self._native_seconds = self._program.run(build_forward_batch(plan, self._inputs))
+
+    def sample(self, plan: SchedulerOutput, masks: NDArray[np.uint32] | None = None) -> ModelRunnerOutput:
+        """Sample the logit rows of the plan just executed, and append the tokens to their seats."""
+        result = ModelRunnerOutput(token_ids=[], logprobs=[])
+        num_rows = len(plan.logit_rows)
+        if num_rows or plan.prompt_logprob_rows:
+            sampled = SampledRows(plan.logit_rows, plan.logit_seats, plan.logit_positions, masks)
+            batch, result.row_errors = self._inputs.sampler.build(
+                sampled, self._inputs.token_ids, self._scored_rows(plan)
+            )
+            output = self._program.sample(batch)
+            self._native_seconds += output.native_seconds
+            for row in np.flatnonzero(output.status[:num_rows]).tolist():
+                result.row_errors.setdefault(row, NON_FINITE_LOGITS)
+            self._append(plan, output, result.row_errors)
+            result.token_ids = output.token_ids[:num_rows].tolist()
+            _gather_logprobs(plan, batch, output, result)
+        result.native_seconds = self._native_seconds
+        result.step_seconds = time.perf_counter() - self._started
+        return result
+
+    def _append(self, plan: SchedulerOutput, output: SampleOutput, row_errors: dict[int, str]) -> None:
+        seats, positions, token_ids = plan.logit_seats, plan.logit_positions, output.token_ids[: len(plan.logit_rows)]
+        if row_errors:
+            good = np.ones(len(seats), np.bool_)
+            good[list(row_errors)] = False
+            seats, positions, token_ids = seats[good], positions[good], token_ids[good]
+        self._inputs.append_tokens(seats, positions, token_ids)
+
+    def _scored_rows(self, plan: SchedulerOutput) -> ScoredRows | None:
+        """Return the prompt rows whose next token is scored, entry by entry."""
+        if not plan.prompt_logprob_rows:
+            return None
+        sampler, tokens = self._inputs.sampler, self._inputs.token_ids
+        rows, token_ids, num_logprobs = [], [], []
+        for entry in plan.prompt_logprob_rows:
+            rows.append(np.arange(entry.first_row, entry.first_row + entry.count, dtype=np.int32))
+            token_ids.append(tokens[entry.seat, entry.first_position : entry.first_position + entry.count])
+            num_logprobs.append(np.full(entry.count, sampler.resolve_num_logprobs(entry.num_logprobs), np.int32))
+        return ScoredRows(np.concatenate(rows), np.concatenate(token_ids), np.concatenate(num_logprobs))
+
+
+def _gather_logprobs(
+    plan: SchedulerOutput, batch: SampleBatch, output: SampleOutput, result: ModelRunnerOutput
+) -> None:
+    """Fill `logprobs` and `prompt_logprobs` of `result`; rows that asked for none cost nothing."""
+    num_rows = len(plan.logit_rows)
+    result.logprobs = [None] * num_rows
+    wanted = np.flatnonzero(batch.num_logprobs >= 0)
+    if not len(wanted):
+        return
+    entries = _token_logprobs(batch, output, wanted)
+    end = int(np.searchsorted(wanted, num_rows))
+    for row, entry in zip(wanted[:end].tolist(), entries[:end], strict=True):
+        result.logprobs[row] = entry
+    for index, scored in enumerate(plan.prompt_logprob_rows):
+        start, end = end, end + scored.count
+        result.prompt_logprobs[index] = entries[start:end]
+
+
+def _token_logprobs(batch: SampleBatch, output: SampleOutput, rows: NDArray[np.int64]) -> list[TokenLogprobs]:
+    counts, chosen = batch.num_logprobs[rows].tolist(), output.token_ids[rows].tolist()
+    logprobs, ranks = output.logprob[rows].tolist(), output.rank[rows].tolist()
+    entries = []
+    for i, row in enumerate(rows.tolist()):
+        token_ids = [chosen[i], *output.top_ids[row, : counts[i]].tolist()]
+        values = [logprobs[i], *output.top_logprobs[row, : counts[i]].tolist()]
+        entries.append(TokenLogprobs(token_ids, values, ranks[i]))
+    return entries

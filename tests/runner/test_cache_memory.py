@@ -1,0 +1,125 @@
+"""The cache's bytes: zero at birth, moved in order, given back without touching their neighbours."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import sys
+
+import numpy as np
+import pytest
+
+from octavo.cache_spec import CacheGroupSpec
+from octavo.config import MAX_CACHE_BLOCKS
+from octavo.core.step import Move
+from octavo.errors import ConfigError
+from octavo.runner.cache_memory import READ_SLACK_BYTES, CacheMemory, plan_capacity
+from octavo.runner.lazy_memory import lazy_zeros
+
+
+def make_spec(num_layers: int = 1, block_size: int = 16, head_dim: int = 64) -> CacheGroupSpec:
+    return CacheGroupSpec("full", num_layers, 1, head_dim, "float16", block_size)
+
+
+def test_memory_is_zero_and_has_slack_behind_the_last_block() -> None:
+    specs = [make_spec(), make_spec(num_layers=3)]
+    memory = CacheMemory(specs, [5, 7])
+    assert [len(buffer) for buffer in memory.buffers] == [
+        count * spec.block_bytes + READ_SLACK_BYTES for spec, count in zip(specs, [5, 7], strict=True)
+    ]
+    assert not any(buffer.any() for buffer in memory.buffers)
+
+
+def test_blocks_lie_in_id_order_without_overlap() -> None:
+    memory = CacheMemory([make_spec()], [4])
+    for block_id in range(4):
+        memory.block(0, block_id)[:] = block_id + 1
+    filled = memory.buffers[0][:-READ_SLACK_BYTES].reshape(4, -1)
+    assert [set(row.tolist()) for row in filled] == [{1}, {2}, {3}, {4}]
+    assert not memory.buffers[0][-READ_SLACK_BYTES:].any()
+
+
+def test_moves_are_done_in_list_order() -> None:
+    memory = CacheMemory([make_spec(), make_spec()], [3, 3])
+    memory.block(0, 0)[:] = 1
+    memory.block(0, 1)[:] = 2
+    memory.apply([Move("copy_block", 0, 1, 2), Move("copy_block", 0, 0, 1)])
+    assert [int(memory.block(0, block_id)[0]) for block_id in range(3)] == [1, 1, 2]
+    assert not memory.buffers[1].any()
+
+
+@pytest.mark.parametrize("released", [[1], [1, 2], [3, 1], [0, 1, 2, 3]], ids=str)
+def test_releasing_blocks_leaves_the_others_as_they_are(released: list[int]) -> None:
+    # 6 KiB a block: no border but every second lies on a page.
+    spec = make_spec(head_dim=96)
+    assert spec.block_bytes % mmap.PAGESIZE != 0
+    memory = CacheMemory([spec], [4])
+    memory.buffers[0][:] = 9
+    memory.release_blocks(0, released)
+    for block_id in range(4):
+        if block_id not in released:
+            assert set(memory.block(0, block_id).tolist()) == {9}
+    assert set(memory.buffers[0][-READ_SLACK_BYTES:].tolist()) == {9}
+    memory.block(0, released[0])[:] = 4
+    assert set(memory.block(0, released[0]).tolist()) == {4}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_released_blocks_take_no_memory() -> None:
+    spec = make_spec(num_layers=32, block_size=128)
+    memory = CacheMemory([spec], [64])
+    memory.buffers[0][:] = 1
+    before = resident_bytes()
+    memory.release_blocks(0, list(range(64)))
+    assert before - resident_bytes() > 0.9 * 64 * spec.block_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_committed_only_where_it_is_touched() -> None:
+    before = resident_bytes()
+    memory = CacheMemory([make_spec(num_layers=32, block_size=128)], [4096])
+    tokens = lazy_zeros((4096, 131_072), np.int32)
+    memory.block(0, 100)[0] = 1
+    tokens[17, 5] = 1
+    assert resident_bytes() - before < 16 * 2**20
+
+
+def test_any_group_may_fill_the_ledger() -> None:
+    small, large = make_spec(), make_spec(num_layers=4)
+    capacity = plan_capacity([small, large], 10 * large.block_bytes)
+    assert capacity.ledger_bytes == 10 * large.block_bytes
+    assert capacity.num_blocks == (40, 10)
+
+
+def test_an_override_gives_every_group_that_many_blocks() -> None:
+    specs = [make_spec(), make_spec(num_layers=4)]
+    capacity = plan_capacity(specs, 0, num_blocks_override=3)
+    assert capacity.num_blocks == (3, 3)
+    assert capacity.ledger_bytes == 3 * sum(spec.block_bytes for spec in specs)
+
+
+def test_a_cache_too_small_for_one_block_names_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"100 bytes.*4096.*kv_cache_memory_bytes"):
+        plan_capacity([make_spec()], 100)
+
+
+def test_closing_twice_is_harmless() -> None:
+    memory = CacheMemory([make_spec()], [1])
+    memory.close()
+    memory.close()
+    assert memory.buffers == []
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("num_blocks", [2**40, 2**62])
+def test_a_cache_beyond_the_address_space_is_refused_with_the_way_out(num_blocks: int) -> None:
+    with pytest.raises(ConfigError, match="lower kv_cache_memory_bytes or num_gpu_blocks_override"):
+        CacheMemory([make_spec()], [num_blocks])
+
+
+def test_a_huge_budget_has_no_more_blocks_than_there_are_ids() -> None:
+    assert plan_capacity([make_spec()], 1 << 50).num_blocks == (MAX_CACHE_BLOCKS,)
