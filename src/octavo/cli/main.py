@@ -1,0 +1,74 @@
+"""The `octavo` command: its subcommands, and how errors and Ctrl-C end it.
+
+Exit status: 0 all went well, 1 something could not be served, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from octavo.errors import OctavoError
+from octavo.version import __version__
+
+_COMMANDS = {
+    "collect-env": "octavo.cli.collect_env",
+    "generate": "octavo.cli.generate",
+    "pull": "octavo.cli.pull",
+}
+
+
+class _Failure(click.ClickException):
+    """An error of Octavo as one line."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        """Write it to stderr."""
+        del file
+        click.echo(f"Error: {' '.join(self.message.split())}", err=True)
+
+
+class _Commands(click.Group):
+    """Loads a subcommand's module when it is named, and turns Octavo's errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all subcommands."""
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one subcommand."""
+        del ctx
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[cmd_name]).command
+        assert isinstance(command, click.Command), "a module of the table has a command"
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader has gone: click ends quietly
+        except (OctavoError, OSError) as error:
+            raise _Failure(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted.", err=True)
+            ctx.exit(130)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+)
+@click.version_option(__version__, prog_name="octavo")
+def main() -> None:
+    """Octavo: language models on the machine you have."""

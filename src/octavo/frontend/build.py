@@ -1,0 +1,139 @@
+"""The one place that constructs an engine: resolve, model, program, executor, capacity, manager, scheduler, core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from octavo.core.admission import AdmissionPolicy
+from octavo.core.engine_core import EngineCore
+from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.scheduler import Scheduler
+from octavo.frontend.engine_metrics import EngineMetrics
+from octavo.frontend.fingerprint import numeric_fingerprint
+from octavo.frontend.llm_engine import EngineParts, LLMEngine
+from octavo.frontend.machine import available_memory_bytes
+from octavo.frontend.resolve import ResolvedConfig, cache_bytes, resolve, scheduler_config
+from octavo.models.decoder import build_program
+from octavo.native import kernels
+from octavo.program.native import NativeProgram
+from octavo.runner.cache_memory import CacheMemory, plan_capacity
+from octavo.runner.input_batch import InputBatch
+from octavo.runner.local_executor import LocalExecutor
+from octavo.weights.store import load_weights
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.core.executor import CacheCapacity
+    from octavo.program.ops import Program
+    from octavo.weights.store import WeightStore
+
+
+def build_engine(config: EngineConfig) -> LLMEngine:
+    """Load a model and start an engine for it.
+
+    Raises: `ConfigError`, `ModelLoadError`, `NativeError`.
+    """
+    resolved = resolve(config)
+    model = resolved.model
+    program = _program(config, resolved, resolved.positions())
+    weights = load_weights(
+        program, model.checkpoint, pack=kernels().PackedMatrix.pack, num_threads=resolved.num_threads
+    )
+    program, executor = _data_plane(config, resolved, program, weights)
+    scheduling = scheduler_config(config, program.max_model_len)
+    metrics = EngineMetrics()
+    manager = KVCacheManager(
+        program.cache_groups,
+        executor.capacity(),
+        enable_prefix_caching=scheduling.enable_prefix_caching,
+        give_back=executor.release_blocks,
+        events=metrics,
+    )
+    return LLMEngine(
+        EngineParts(
+            core=EngineCore(Scheduler(scheduling, manager, events=metrics), executor, events=metrics),
+            tokenizer=model.tokenizer,
+            metrics=metrics,
+            default_sampling_params=model.default_sampling_params,
+            vocab_size=program.vocab_size,
+            eos_token_ids=frozenset(model.tokenizer.eos_token_ids),
+            max_model_len=scheduling.max_model_len,
+            max_logprobs=config.max_logprobs,
+            seed=config.seed,
+            numeric_fingerprint=numeric_fingerprint(
+                isa=kernels().isa,
+                checkpoint=model.checkpoint,
+                spec=repr(model.spec),
+                activation_quantization=config.activation_quantization,
+                kv_cache_dtype=resolved.cache_dtype,
+                max_model_len=scheduling.max_model_len,
+            ),
+        )
+    )
+
+
+def _data_plane(
+    config: EngineConfig, resolved: ResolvedConfig, program: Program, weights: WeightStore
+) -> tuple[Program, LocalExecutor]:
+    """Size the cache, and shorten the program to it if its length is "auto"; return the program and its executor."""
+    available = available_memory_bytes()
+    capacity = _capacity(config, program, available)
+    if resolved.max_model_len is None:
+        program = _shortened(config, resolved, program, capacity)
+    # Address space for the most that the cache could be: what a step needs is known, and subtracted, only then.
+    memory = CacheMemory(program.cache_groups, capacity.num_blocks)
+    native = _native_program(config, resolved, program, weights, memory)
+    capacity = _capacity(config, program, available - native.peak_bytes)
+    if resolved.max_model_len is None:
+        shortened = _shortened(config, resolved, program, capacity)
+        if shortened.max_model_len < program.max_model_len:
+            native.close()
+            program, native = shortened, _native_program(config, resolved, shortened, weights, memory)
+    scheduling = scheduler_config(config, program.max_model_len)
+    inputs = InputBatch(
+        max_num_seqs=scheduling.max_num_seqs,
+        max_model_len=scheduling.max_model_len,
+        block_sizes=[group.block_size for group in program.cache_groups],
+        vocab_size=program.vocab_size,
+    )
+    return program, LocalExecutor(native, capacity, memory, inputs)
+
+
+def _program(config: EngineConfig, resolved: ResolvedConfig, max_model_len: int) -> Program:
+    return build_program(
+        resolved.model.spec,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        cache_dtype=resolved.cache_dtype,
+    )
+
+
+def _capacity(config: EngineConfig, program: Program, available: int) -> CacheCapacity:
+    return plan_capacity(program.cache_groups, cache_bytes(config, available), config.num_gpu_blocks_override)
+
+
+def _shortened(config: EngineConfig, resolved: ResolvedConfig, program: Program, capacity: CacheCapacity) -> Program:
+    """Return the program for the longest request that the empty cache can hold, at most the length it has."""
+    manager = KVCacheManager(
+        program.cache_groups, capacity, enable_prefix_caching=False, give_back=lambda _group, _blocks: None
+    )
+    policy = AdmissionPolicy(scheduler_config(config, program.max_model_len), manager)
+    return _program(config, resolved, max(1, policy.max_request_tokens))
+
+
+def _native_program(
+    config: EngineConfig, resolved: ResolvedConfig, program: Program, weights: WeightStore, memory: CacheMemory
+) -> NativeProgram:
+    scheduling = scheduler_config(config, program.max_model_len)
+    return NativeProgram(
+        program,
+        weights,
+        cache_groups=program.cache_groups,
+        pools=memory.buffers,
+        max_num_tokens=scheduling.max_num_batched_tokens,
+        max_num_seqs=scheduling.max_num_seqs,
+        max_model_len=scheduling.max_model_len,
+        num_threads=resolved.num_threads,
+        activation_quantization=config.activation_quantization,
+        logprobs_mode=config.logprobs_mode,
+    )

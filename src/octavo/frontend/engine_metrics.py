@@ -1,0 +1,90 @@
+"""Counters and gauges of one engine, under vLLM's names, fed by the engine core's events and by finished outputs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from octavo.observe.events import RequestAdmitted, StepPlanned
+
+if TYPE_CHECKING:
+    from octavo.core.engine_core import EngineStats
+    from octavo.observe.events import Event
+    from octavo.outputs import RequestOutput, RequestStateStats
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named number with labels."""
+
+    name: str
+    value: float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter(Metric):
+    """A number that only grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge(Metric):
+    """A number that goes up and down."""
+
+
+class EngineMetrics:
+    """Sums over finished requests, and what only the engine core's events tell: when a request first ran."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.peak_kv_blocks = 0
+        """Most blocks that running requests held at once."""
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
+        self._endings: Tally[str] = Tally()
+        self._unscheduled: dict[str, RequestStateStats] = {}
+        """Stats of requests that have not run yet."""
+
+    def track(self, core_id: str, stats: RequestStateStats) -> None:
+        """Stamp `stats` when the request is first scheduled."""
+        self._unscheduled[core_id] = stats
+
+    def forget(self, core_id: str) -> None:
+        """Stop tracking a request that was aborted."""
+        self._unscheduled.pop(core_id, None)
+
+    def emit(self, event: Event) -> None:
+        """Take one event, on the engine's thread."""
+        if isinstance(event, StepPlanned):
+            self.peak_kv_blocks = max(self.peak_kv_blocks, event.num_used_blocks)
+        elif isinstance(event, RequestAdmitted):
+            stats = self._unscheduled.pop(event.request_id, None)
+            if stats is not None:
+                stats.scheduled_ts = time.monotonic()
+
+    def count_finished(self, output: RequestOutput) -> None:
+        """Add a finished request."""
+        self._num_prompt_tokens += len(output.prompt_token_ids or ())
+        self._num_cached_tokens += output.num_cached_tokens or 0
+        self._endings.update(completion.finish_reason or "" for completion in output.outputs)
+
+    def snapshot(self, stats: EngineStats) -> list[Metric]:
+        """Return all metrics as they are now."""
+        return [
+            Gauge("vllm:num_requests_running", stats.num_running),
+            Gauge("vllm:num_requests_waiting", stats.num_waiting),
+            Gauge("vllm:kv_cache_usage_perc", stats.kv_cache_usage),
+            Counter("vllm:prompt_tokens", self._num_prompt_tokens),
+            Counter("vllm:prompt_tokens_cached", self._num_cached_tokens),
+            Counter("vllm:generation_tokens", stats.num_generated_tokens),
+            Counter("vllm:num_preemptions", stats.num_preemptions),
+            Counter("vllm:prefix_cache_queries", stats.prefix_cache_queries),
+            Counter("vllm:prefix_cache_hits", stats.prefix_cache_hits),
+            *(
+                Counter("vllm:request_success", count, {"finished_reason": reason})
+                for reason, count in sorted(self._endings.items())
+            ),
+        ]

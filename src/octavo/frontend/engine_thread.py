@@ -1,0 +1,179 @@
+"""The thread that runs the engine core, and the two queues between it and the callers.
+
+Callers post work and wait interruptibly, so that detokenising overlaps the next step, and Ctrl-C is seen at once.
+Both queues are C code without a lock that an interrupt could leave held.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from octavo.errors import EngineDeadError
+
+if TYPE_CHECKING:
+    from octavo.core.step import EngineCoreOutput
+
+logger = logging.getLogger("octavo")
+
+Result = TypeVar("Result")
+
+_SIGNAL_CHECK_SECONDS = 0.05
+"""How often a waiting caller looks around; signals interrupt the wait at once where the system can."""
+_CANCEL_AGAIN_SECONDS = 0.01
+"""A cancel that falls between two steps is lost, so it is repeated until the engine answers."""
+
+
+class SteppedCore(Protocol):
+    """What the thread needs of the engine core."""
+
+    def has_unfinished(self) -> bool:
+        """Whether `advance` would do something."""
+        ...
+
+    def advance(self) -> list[EngineCoreOutput]:
+        """Take what was added and aborted, and run one step."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop the running step soon. Safe from any thread."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free threads and memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step made."""
+
+    outputs: list[EngineCoreOutput]
+    ended_at: float
+    """Monotonic seconds."""
+
+
+class EngineThread:
+    """Runs steps while there are unfinished requests; between two steps, runs what was posted. Idle, it sleeps.
+
+    Args:
+        core: used by this thread only, from now on.
+    """
+
+    def __init__(self, core: SteppedCore) -> None:
+        self._core = core
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[StepResult | None] = queue.SimpleQueue()
+        self._fault: BaseException | None = None
+        self._closed = False
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start to serve. An engine that is closed before it was started never runs."""
+        self._thread.start()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have `call` run between two steps. It must not raise."""
+        self.check_alive()
+        self._inbox.put(call)
+
+    def ask(self, call: Callable[[], Result], *, cancel_step: bool = False) -> Result:
+        """Have `call` run between two steps and return what it returns.
+
+        Args:
+            cancel_step: stop the running step instead of waiting for its end, and let `advance` run once more before
+                the answer.
+        """
+        self.check_alive()
+        answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+
+        def answering() -> None:
+            try:
+                result = call()
+                if cancel_step:
+                    self._advance()
+                answer.put((result, None))
+            except BaseException as error:
+                answer.put((None, error))
+
+        self._inbox.put(answering)
+        while True:
+            if cancel_step:
+                self._core.cancel()
+            try:
+                result, error = answer.get(timeout=_CANCEL_AGAIN_SECONDS if cancel_step else _SIGNAL_CHECK_SECONDS)
+            except queue.Empty:
+                self.check_alive()
+                continue
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]
+
+    def next_result(self) -> StepResult:
+        """Wait for the next step that made something, oldest first.
+
+        Raises: `EngineDeadError` if the engine was closed or has failed.
+        """
+        while True:
+            try:
+                result = self._outbox.get(timeout=_SIGNAL_CHECK_SECONDS)
+            except queue.Empty:
+                self.check_alive()
+                continue
+            if result is not None:
+                return result
+            self.check_alive()
+
+    def check_alive(self) -> None:
+        """Raise `EngineDeadError` unless the thread can serve."""
+        if os.getpid() != self._owner:
+            raise EngineDeadError("the engine belongs to the parent process; create one in this process.")
+        if self._fault is not None:
+            raise EngineDeadError(f"the engine has failed: {self._fault!r}; create a new one.") from self._fault
+        if self._closed:
+            raise EngineDeadError("the engine was closed; create a new one.")
+
+    def close(self) -> None:
+        """Stop the running step, end the thread, free memory and threads. Idempotent; nothing in a forked child."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        self._inbox.put(None)
+        while self._thread.is_alive():
+            self._core.cancel()
+            self._thread.join(_CANCEL_AGAIN_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while self._handle_inbox():
+                self._advance()
+        except BaseException as error:
+            logger.exception("the engine has failed")
+            self._fault = error
+        finally:
+            self._outbox.put(None)
+            self._core.shutdown()
+
+    def _advance(self) -> None:
+        if self._core.has_unfinished():
+            outputs = self._core.advance()
+            if outputs:
+                self._outbox.put(StepResult(outputs, time.monotonic()))
+
+    def _handle_inbox(self) -> bool:
+        """Run what was posted; sleep while there is nothing to do. Returns whether to go on."""
+        while True:
+            try:
+                call = self._inbox.get(block=not self._core.has_unfinished())
+            except queue.Empty:
+                return True
+            if call is None:
+                return False
+            call()

@@ -1,0 +1,256 @@
+"""Prompts and parameters to requests: tokenise, and check everything that a user gives before the engine sees it.
+
+A bad prompt yields its own `RequestError`; the others of the batch are not touched.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import RequestError
+from octavo.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from octavo.sampling_params import RequestOutputKind
+    from octavo.tokenizer.tokenizer import Tokenizer
+
+Prompt = str | list[int] | Mapping[str, Any]
+"""Text, token ids, or a dict with `prompt` or `prompt_token_ids`, and perhaps `cache_salt`."""
+
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_SHORT_TOKEN_CHARS = 4
+"""A text of fewer characters per token that fits is simply tokenised."""
+_SHRINK = 4
+"""A tokenizer may normalise that many characters to one, at most."""
+_SALT = re.compile(r"[A-Za-z0-9_.=+~:-]{1,128}")
+
+
+@dataclass(slots=True)
+class EngineInput:
+    """One checked prompt."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """The engine's copy, shared by the prompts that came with the same object."""
+    cache_salt: str | None = None
+    max_tokens: int = 0
+    """What `params.max_tokens` comes to for this prompt, once it is known to fit."""
+
+
+@dataclass(slots=True)
+class _Parsed:
+    text: str | None = None
+    token_ids: list[int] | None = None
+    cache_salt: str | None = None
+    error: RequestError | None = None
+
+
+class InputProcessor:
+    """Checks prompts and parameters against one model.
+
+    Args:
+        vocab_size: width of the logits, which may be more than the tokenizer's number of tokens.
+        eos_token_ids: every id that ends a generation.
+        max_logprobs: most logprobs a position may report; -1 for no limit.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        max_model_len: int,
+        max_logprobs: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
+
+    def process(
+        self,
+        prompts: Sequence[Prompt | RequestError],
+        params: Sequence[SamplingParams],
+        *,
+        add_special_tokens: bool = True,
+        output_kind: RequestOutputKind | None = None,
+    ) -> list[EngineInput | RequestError]:
+        """Return for each prompt its input, or why it cannot be served. Texts are tokenised in one batch.
+
+        Args:
+            prompts: an error in the place of a prompt is passed on.
+            output_kind: replaces that of the parameters, in the engine's copy.
+        """
+        parsed = [self._parse(prompt) for prompt in prompts]
+        texts = [entry for entry in parsed if entry.error is None and entry.token_ids is None]
+        encoded = self._tokenizer.encode_batch(
+            [entry.text or "" for entry in texts], add_special_tokens=add_special_tokens
+        )
+        for entry, token_ids in zip(texts, encoded, strict=True):
+            entry.token_ids = token_ids
+        checked: dict[int, SamplingParams | RequestError] = {}
+        results: list[EngineInput | RequestError] = []
+        for entry, own in zip(parsed, params, strict=True):
+            if id(own) not in checked:
+                checked[id(own)] = self._checked_params(own, output_kind)
+            results.append(self._finish(entry, checked[id(own)]))
+        return results
+
+    def _parse(self, prompt: object) -> _Parsed:
+        if isinstance(prompt, RequestError):
+            return _Parsed(error=prompt)
+        try:
+            if isinstance(prompt, str):
+                return _Parsed(text=self._checked_text(prompt))
+            if isinstance(prompt, Mapping):
+                return self._parse_dict(prompt)
+            if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray)):
+                return _Parsed(token_ids=self._checked_ids(prompt))
+        except RequestError as error:
+            return _Parsed(error=error)
+        rule = "a prompt must be text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`"
+        return _Parsed(error=_error("prompt", prompt, f"{rule}, got {type(prompt).__name__}"))
+
+    def _parse_dict(self, prompt: Mapping[str, Any]) -> _Parsed:
+        unknown = sorted(map(str, prompt.keys() - _PROMPT_KEYS))
+        if unknown:
+            raise _error("prompt", unknown, f"prompt has keys that are not supported: {', '.join(unknown)}")
+        salt = prompt.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and _SALT.fullmatch(salt)):
+            rule = "cache_salt must be 1 to 128 letters, digits or any of _.=+~:-"
+            raise _error("cache_salt", salt, f"{rule}, got {reprlib.repr(salt)}")
+        text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if token_ids is not None:
+            if not isinstance(token_ids, Sequence) or isinstance(token_ids, (str, bytes)):
+                raise _error("prompt_token_ids", token_ids, "prompt_token_ids must be a list of token ids")
+            return _Parsed(text if isinstance(text, str) else None, self._checked_ids(token_ids), salt)
+        if not isinstance(text, str):
+            raise _error("prompt", text, "a prompt dict needs `prompt` (text) or `prompt_token_ids`")
+        return _Parsed(self._checked_text(text), None, salt)
+
+    def _checked_text(self, text: str) -> str:
+        if not text:
+            raise _error("prompt", text, "prompt cannot be empty")
+        if len(text) > _SHORT_TOKEN_CHARS * self._max_model_len:
+            least = len(text) // (_SHRINK * self._longest_token)
+            if least > self._max_model_len:
+                raise _error("prompt", len(text), f"prompt has at least {least} tokens, but {self._length_rule()}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _error("prompt", text, f"prompt is not valid Unicode: {error.reason} at {error.start}") from None
+        return text
+
+    def _checked_ids(self, token_ids: Sequence[Any]) -> list[int]:
+        if not token_ids:
+            raise _error("prompt", token_ids, "prompt cannot be empty")
+        ids = list(token_ids)
+        if not all(type(token_id) is int for token_id in ids):
+            for position, token_id in enumerate(ids):
+                if isinstance(token_id, bool) or not isinstance(token_id, Integral):
+                    shown = reprlib.repr(token_id)
+                    raise _error("prompt", token_id, f"token ids must be integers, got {shown} at position {position}")
+            ids = [int(token_id) for token_id in ids]
+        self._check_vocabulary("prompt", ids)
+        return ids
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Characters; the whole vocabulary is looked at, so only a huge text asks for it."""
+        return max(map(len, self._tokenizer.get_vocab()))
+
+    def _length_rule(self) -> str:
+        limit = f"the maximum context length is {self._max_model_len} tokens, prompt and output together"
+        return f"{limit}; shorten the prompt or raise max_model_len"
+
+    def _finish(self, parsed: _Parsed, params: SamplingParams | RequestError) -> EngineInput | RequestError:
+        if parsed.error is not None:
+            return parsed.error
+        if isinstance(params, RequestError):
+            return params
+        ids = parsed.token_ids or []
+        if not ids:
+            return _error("prompt", parsed.text, "prompt cannot be empty: it has no tokens")
+        if parsed.text is not None:
+            try:
+                self._check_vocabulary("prompt", ids)  # a tokenizer may know more tokens than the model
+            except RequestError as error:
+                return error
+        room = self._max_model_len - len(ids)
+        if room < 1:
+            return _error("prompt", len(ids), f"prompt has {len(ids)} tokens, but {self._length_rule()}")
+        if params.min_tokens > room:
+            return _error(
+                "min_tokens",
+                params.min_tokens,
+                f"min_tokens ({params.min_tokens}) is more than the {room} tokens that a prompt of {len(ids)} tokens "
+                f"leaves of the maximum context length, {self._max_model_len}",
+            )
+        return EngineInput(parsed.text, ids, params, parsed.cache_salt)
+
+    def _checked_params(
+        self, params: SamplingParams, output_kind: RequestOutputKind | None
+    ) -> SamplingParams | RequestError:
+        if not isinstance(params, SamplingParams):
+            return _error("params", params, f"params must be SamplingParams, got {type(params).__name__}")
+        try:
+            own = params.clone()
+            own.output_kind = output_kind or own.output_kind
+            own.verify()
+            own.eos_token_ids = self._eos_token_ids
+            self._check_vocabulary("stop_token_ids", own.stop_token_ids or [])
+            self._check_vocabulary("allowed_token_ids", own.allowed_token_ids or [])
+            self._check_vocabulary("logit_bias", list(own.logit_bias or ()))
+            own.bad_words_token_ids = self._tokenised_bad_words(own.bad_words or [])
+            own.logprobs = self._checked_logprobs("logprobs", own.logprobs)
+            own.prompt_logprobs = self._checked_logprobs("prompt_logprobs", own.prompt_logprobs)
+        except RequestError as error:
+            return error
+        return own
+
+    def _check_vocabulary(self, name: str, ids: list[int]) -> None:
+        low, high = min(ids, default=0), max(ids, default=0)
+        if low < 0 or high >= self._vocab_size:
+            bad = low if low < 0 else high
+            rule = f"is out of vocabulary: ids are in [0, {self._vocab_size - 1}]"
+            raise _error(name, bad, f"{name} holds token id {bad}, which {rule}")
+
+    def _checked_logprobs(self, name: str, value: int | None) -> int | None:
+        if value is None:
+            return None
+        wanted = self._vocab_size if value == -1 else value
+        if wanted > self._max_logprobs:
+            limit = f"is greater than max allowed: {self._max_logprobs}; raise the engine option max_logprobs"
+            raise _error(name, value, f"{name} ({value}) asks for {wanted} logprobs per position, which {limit}")
+        return min(wanted, self._vocab_size)
+
+    def _tokenised_bad_words(self, words: list[str]) -> list[list[int]]:
+        """Tokenise each word as it appears at the start of a text and, where that differs, after a space."""
+        if not words:
+            return []
+        stripped = [word.lstrip() or word for word in words]
+        bare = self._tokenizer.encode_batch(stripped, add_special_tokens=False)
+        spaced = self._tokenizer.encode_batch([" " + word for word in stripped], add_special_tokens=False)
+        banned: list[list[int]] = []
+        for word, plain, after_space in zip(words, bare, spaced, strict=True):
+            if not plain:
+                raise _error("bad_words", word, f"bad_words holds {reprlib.repr(word)}, which has no tokens")
+            banned.append(plain)
+            if len(after_space) == len(plain) and after_space[0] != plain[0]:
+                banned.append(after_space)
+        for ids in banned:
+            self._check_vocabulary("bad_words", ids)
+        return banned
+
+
+def _error(parameter: str, value: object, message: str) -> RequestError:
+    return RequestError(message + ".", parameter=parameter, value=value)

@@ -1,0 +1,231 @@
+"""What the engine core made, turned into `RequestOutput`s: text, logprobs, timings; so far, as deltas, or at the end.
+
+Runs on the caller's thread while the next step computes. Text that nobody sees before the end is decoded at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from octavo.core.step import NON_FINITE_LOGITS
+from octavo.frontend.detokenizer import Detokenizer, decode_token
+from octavo.outputs import (
+    CompletionOutput,
+    Logprob,
+    OutputError,
+    PromptLogprobs,
+    RequestOutput,
+    RequestStateStats,
+    SampleLogprobs,
+)
+from octavo.sampling_params import RequestOutputKind
+
+if TYPE_CHECKING:
+    from octavo.core.step import EngineCoreOutput, TokenLogprobs
+    from octavo.errors import OctavoError
+    from octavo.frontend.input_processor import EngineInput
+    from octavo.sampling_params import SamplingParams
+    from octavo.tokenizer.tokenizer import Tokenizer
+
+
+class _Completion:
+    """One of a request's n completions as it grows."""
+
+    __slots__ = (
+        "_detokenizer", "_lazy", "_num_decoded", "_params", "cumulative_logprob", "finish_reason", "index", "logprobs",
+        "num_sent_chars", "num_sent_tokens", "stop_reason", "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: SampleLogprobs | None = None if params.logprobs is None else []
+        self.cumulative_logprob: float | None = None if params.logprobs is None else 0.0
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.num_sent_tokens = 0
+        self.num_sent_chars = 0
+        self._params = params
+        self._detokenizer = Detokenizer(tokenizer, params) if params.detokenize else None
+        self._lazy = params.output_kind is RequestOutputKind.FINAL_ONLY
+        self._num_decoded = 0
+
+    def add(self, output: EngineCoreOutput) -> None:
+        """Take what one step made."""
+        self.token_ids += output.new_token_ids
+        self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
+        if self._detokenizer is None or (self._lazy and output.finish_reason is None):
+            return
+        end = len(self.token_ids)
+        ended_by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
+        if ended_by_token and not self._params.include_stop_str_in_output:
+            end -= 1
+        self._detokenizer.extend(self.token_ids[self._num_decoded : end])
+        self._num_decoded = end
+
+    def shown_text(self) -> str:
+        """Text that will not be taken back."""
+        if self._detokenizer is None:
+            return ""
+        text = self._detokenizer.text
+        return text if self.finish_reason is not None else text[: self._detokenizer.num_shown]
+
+    def output(self, delta: bool) -> CompletionOutput:
+        """Everything so far, or what is new since the last call.
+
+        Mutates: num_sent_tokens, num_sent_chars.
+        """
+        text = self.shown_text()
+        first_token, first_char = (self.num_sent_tokens, self.num_sent_chars) if delta else (0, 0)
+        self.num_sent_tokens, self.num_sent_chars = len(self.token_ids), max(self.num_sent_chars, len(text))
+        return CompletionOutput(
+            index=self.index,
+            text=text[first_char:],
+            token_ids=self.token_ids[first_token:],
+            cumulative_logprob=self.cumulative_logprob,
+            logprobs=None if self.logprobs is None else self.logprobs[first_token:],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+
+class _RequestState:
+    """One request: what it asked for, and what it has so far."""
+
+    __slots__ = (
+        "completions", "error", "input", "num_cached_tokens", "num_unfinished", "prompt_logprobs",
+        "prompt_logprobs_sent", "request_id", "stats", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, request_id: str, source: EngineInput, stats: RequestStateStats) -> None:
+        self.request_id = request_id
+        self.input = source
+        self.stats = stats
+        self.completions: dict[int, _Completion] = {}
+        self.num_unfinished = source.params.n
+        self.prompt_logprobs: PromptLogprobs | None = None if source.params.prompt_logprobs is None else [None]
+        self.prompt_logprobs_sent = False
+        self.num_cached_tokens: int | None = None
+        self.error: OutputError | None = None
+        self.unsent: set[int] = set()
+        """Completions that changed since the last output."""
+
+
+class OutputProcessor:
+    """Keeps the state of every unfinished request."""
+
+    def __init__(self, tokenizer: Tokenizer, numeric_fingerprint: str) -> None:
+        self._tokenizer = tokenizer
+        self._numeric_fingerprint = numeric_fingerprint
+        self._requests: dict[str, _RequestState] = {}
+        self._token_texts: dict[int, str] = {}
+
+    def __contains__(self, core_id: str) -> bool:
+        return core_id in self._requests
+
+    def add(self, core_id: str, request_id: str, source: EngineInput, stats: RequestStateStats) -> None:
+        """Start to collect for a request, which the engine core calls `core_id`."""
+        stats.numeric_fingerprint = self._numeric_fingerprint
+        self._requests[core_id] = _RequestState(request_id, source, stats)
+
+    def abort(self, core_id: str) -> None:
+        """Forget a request; what the engine still makes for it is dropped."""
+        self._requests.pop(core_id, None)
+
+    def process(self, outputs: Iterable[EngineCoreOutput], now: float) -> list[RequestOutput]:
+        """Return an output for each request that has something to show.
+
+        Args:
+            now: when the step ended, on the monotonic clock.
+        """
+        touched: dict[str, _RequestState] = {}
+        for core_output in outputs:
+            state = self._requests.get(core_output.request_id)
+            if state is not None:
+                self._add(state, core_output, now)
+                touched[core_output.request_id] = state
+        shown = []
+        for core_id, state in touched.items():
+            finished = state.num_unfinished == 0
+            if finished:
+                del self._requests[core_id]
+            output = self._next_output(state, finished)
+            if output is not None:
+                shown.append(output)
+        return shown
+
+    def _add(self, state: _RequestState, output: EngineCoreOutput, now: float) -> None:
+        params, stats = state.input.params, state.stats
+        completion = state.completions.get(output.index)
+        if completion is None:
+            completion = state.completions[output.index] = _Completion(output.index, self._tokenizer, params)
+        completion.add(output)
+        state.num_unfinished -= output.finish_reason is not None
+        if output.new_logprobs is not None and completion.logprobs is not None:
+            for position in output.new_logprobs:
+                completion.logprobs.append(self._logprobs(position))
+                completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + position.logprobs[0]
+        if output.prompt_logprobs is not None and state.prompt_logprobs is not None:
+            state.prompt_logprobs.extend(map(self._logprobs, output.prompt_logprobs))
+        if output.error is not None:
+            state.error = OutputError("request_failed", output.error)
+            stats.is_corrupted = stats.is_corrupted or output.error == NON_FINITE_LOGITS
+        if state.num_cached_tokens is None:
+            state.num_cached_tokens = output.num_cached_tokens
+        stats.num_preemptions = max(stats.num_preemptions, output.num_preemptions)
+        if output.index == 0:
+            stats.seed = output.seed
+        if output.new_token_ids:
+            stats.num_generation_tokens += len(output.new_token_ids)
+            stats.last_token_ts = now
+            if not stats.first_token_ts:
+                stats.first_token_ts = now
+                stats.first_token_latency = now - stats.queued_ts
+        if output.new_token_ids or output.finish_reason is not None:
+            state.unsent.add(output.index)
+
+    def _next_output(self, state: _RequestState, finished: bool) -> RequestOutput | None:
+        kind = state.input.params.output_kind
+        if not state.unsent or (kind is RequestOutputKind.FINAL_ONLY and not finished):
+            return None
+        delta = kind is RequestOutputKind.DELTA
+        chosen = sorted(state.unsent) if delta else sorted(state.completions)
+        state.unsent.clear()
+        prompt_logprobs = None if delta and state.prompt_logprobs_sent else state.prompt_logprobs
+        state.prompt_logprobs_sent = True
+        return RequestOutput(
+            request_id=state.request_id,
+            prompt=state.input.prompt,
+            prompt_token_ids=state.input.prompt_token_ids,
+            prompt_logprobs=prompt_logprobs,
+            outputs=[state.completions[index].output(delta) for index in chosen],
+            finished=finished,
+            metrics=state.stats,
+            num_cached_tokens=state.num_cached_tokens,
+            error=state.error,
+        )
+
+    def _logprobs(self, position: TokenLogprobs) -> dict[int, Logprob]:
+        """The chosen token first; the rest are the most probable ones in order, among which it may appear again."""
+        texts = self._token_texts
+        entries: dict[int, Logprob] = {}
+        for order, (token_id, logprob) in enumerate(zip(position.token_ids, position.logprobs, strict=True)):
+            if token_id not in texts:
+                texts[token_id] = decode_token(self._tokenizer, token_id)
+            entries.setdefault(token_id, Logprob(logprob, order or position.rank, texts[token_id]))
+        return entries
+
+
+def failed_output(request_id: str, prompt: object, error: OctavoError) -> RequestOutput:
+    """The output of a prompt that was refused: one empty completion that ended with "error"."""
+    completion = CompletionOutput(index=0, text="", token_ids=[], finish_reason="error")
+    return RequestOutput(
+        request_id=request_id,
+        prompt=prompt if isinstance(prompt, str) else None,
+        prompt_token_ids=None,
+        prompt_logprobs=None,
+        outputs=[completion],
+        finished=True,
+        error=OutputError(error.code, str(error)),
+    )

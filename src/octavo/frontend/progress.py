@@ -1,0 +1,55 @@
+"""The progress bar of `LLM.generate`: requests done, and tokens per second in and out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.outputs import RequestOutput
+
+
+class ProgressBar:
+    """Counts finished requests on a bar, or silently.
+
+    Args:
+        use_tqdm: whether to show one; or a callable that makes it as `tqdm` does.
+    """
+
+    def __init__(self, use_tqdm: bool | Callable[..., Any], total: int) -> None:
+        self._bar: Any = None
+        self._num_input_tokens = 0
+        self._num_output_tokens = 0
+        self._started = time.monotonic()
+        if use_tqdm:
+            make_bar = _tqdm() if use_tqdm is True else use_tqdm
+            self._bar = make_bar(
+                total=total, desc="Processed prompts", dynamic_ncols=True, postfix=self._speeds(), unit="req"
+            )
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, output: RequestOutput) -> None:
+        """Count one finished request."""
+        self._num_input_tokens += len(output.prompt_token_ids or ())
+        self._num_output_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        if self._bar is not None:
+            self._bar.postfix = self._speeds()
+            self._bar.update(1)
+
+    def _speeds(self) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        per_second = f"{self._num_input_tokens / seconds:.2f} toks/s, output: {self._num_output_tokens / seconds:.2f}"
+        return f"est. speed input: {per_second} toks/s"
+
+
+def _tqdm() -> Callable[..., Any]:
+    from tqdm import tqdm
+
+    return tqdm

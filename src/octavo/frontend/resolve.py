@@ -1,0 +1,170 @@
+"""A model's name and the user's options to what the parts are built from: nothing is "auto" afterwards.
+
+The only place that looks at the model's files, the machine and the options together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo.config import DEFAULT_KV_MEMORY_SHARE, SchedulerConfig
+from octavo.errors import ConfigError
+from octavo.formats.gguf import GgufFile, open_gguf
+from octavo.formats.json_file import read_json_object
+from octavo.formats.safetensors import open_safetensors_dir
+from octavo.frontend.generation_defaults import default_sampling_params
+from octavo.models.registry import gguf_architecture, hf_architecture, spec_from_gguf, spec_from_hf
+from octavo.native import default_num_threads
+from octavo.tokenizer.tokenizer import Tokenizer
+from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
+from octavo.weights.hub import ModelFiles, resolve_model_files, resolve_tokenizer_path
+
+if TYPE_CHECKING:
+    from octavo.cache_spec import CacheDtype
+    from octavo.config import EngineConfig
+    from octavo.models.base import DecoderSpec
+    from octavo.sampling_params import SamplingParams
+
+_DEFAULT_MAX_NUM_SEQS = 256
+_DEFAULT_TOKEN_BUDGET = 512
+"""Twice the rows make a step of prefill hardly faster per token, but every step twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What the model's files say."""
+
+    spec: DecoderSpec
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    default_sampling_params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """The user's options with every default filled in."""
+
+    model: ResolvedModel
+    max_model_len: int | None
+    """None: as much as the KV cache can hold, up to the model's own length. Known once the cache is."""
+    num_threads: int
+    cache_dtype: CacheDtype
+
+    def positions(self) -> int:
+        """Return the length to build the program for, as far as it is known."""
+        return self.model.spec.max_positions if self.max_model_len is None else self.max_model_len
+
+
+def resolve(config: EngineConfig) -> ResolvedConfig:
+    """Find the model, read all but its weights, and decide what is left open by the options.
+
+    Raises: `ConfigError`, `ModelLoadError`.
+    """
+    files = resolve_model_files(config.model, config.revision, config.download_dir)
+    model = _resolve_gguf(config, files) if files.kind == "gguf" else _resolve_directory(config, files)
+    return ResolvedConfig(
+        model=model,
+        max_model_len=_max_model_len(config.max_model_len, model.spec.max_positions),
+        num_threads=config.num_threads or default_num_threads(),
+        cache_dtype="float16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+    )
+
+
+def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:
+    """Return the scheduler's options.
+
+    Raises: `ConfigError` if a prompt must run in one step that is too small for it.
+    """
+    budget = config.max_num_batched_tokens
+    if budget is None:
+        whole_prompt = 0 if config.enable_chunked_prefill else max_model_len
+        budget = max(_DEFAULT_TOKEN_BUDGET, config.max_num_seqs or 0, whole_prompt)
+    elif not config.enable_chunked_prefill and budget < max_model_len:
+        raise ConfigError(
+            f"max_num_batched_tokens ({budget}) must be at least max_model_len ({max_model_len}) with "
+            "enable_chunked_prefill=False: raise it, lower max_model_len, or let prompts be chunked."
+        )
+    threshold = config.long_prefill_token_threshold
+    return SchedulerConfig(
+        max_num_seqs=config.max_num_seqs or min(_DEFAULT_MAX_NUM_SEQS, budget),
+        max_num_batched_tokens=budget,
+        max_model_len=max_model_len,
+        long_prefill_token_threshold=max(1, budget // 2) if threshold is None else threshold,
+        target_itl_ms=config.target_itl_ms,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        policy=config.scheduling_policy,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def cache_bytes(config: EngineConfig, available: int) -> int:
+    """Return what the KV cache may grow to.
+
+    Args:
+        available: bytes of memory that are left when the weights are loaded and a step has what it needs.
+    """
+    if config.kv_cache_memory_bytes is not None:
+        return int(config.kv_cache_memory_bytes)
+    share = DEFAULT_KV_MEMORY_SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization
+    return int(max(0, available) * share)
+
+
+def _max_model_len(wanted: int | str | None, model_length: int) -> int | None:
+    if wanted == "auto":
+        return None
+    if wanted is None:
+        return model_length
+    if int(wanted) > model_length:
+        raise ConfigError(
+            f"max_model_len ({wanted}) is more than the {model_length} tokens that the model was made for: lower it, "
+            "or change the model's rope scaling with hf_overrides."
+        )
+    return int(wanted)
+
+
+def _resolve_gguf(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
+    if config.hf_overrides:
+        raise ConfigError("hf_overrides change a config.json, which a GGUF file does not have: leave them out.")
+    file = open_gguf(files.path)
+    spec = spec_from_gguf(file)
+    permuted = (spec.num_heads, spec.num_kv_heads) if gguf_architecture(file).permuted_qk else None
+    return ResolvedModel(
+        spec=spec,
+        checkpoint=checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=permuted),
+        tokenizer=_tokenizer(config, file),
+        default_sampling_params=default_sampling_params(config, None),
+    )
+
+
+def _resolve_directory(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
+    source = str(files.path / "config.json")
+    values = _merged(read_json_object(source), config.hf_overrides or {})
+    norm_offset = hf_architecture(values, source).norm_offset
+    return ResolvedModel(
+        spec=spec_from_hf(values, source),
+        checkpoint=checkpoint_from_safetensors(
+            open_safetensors_dir(files.path), str(files.path), norm_offset=norm_offset
+        ),
+        tokenizer=_tokenizer(config, files.path),
+        default_sampling_params=default_sampling_params(config, files.path),
+    )
+
+
+def _tokenizer(config: EngineConfig, beside_weights: GgufFile | Path) -> Tokenizer:
+    if config.tokenizer is not None:
+        return Tokenizer.from_path(resolve_tokenizer_path(config.tokenizer, config.revision, config.download_dir))
+    if isinstance(beside_weights, GgufFile):
+        return Tokenizer.from_gguf(beside_weights)
+    return Tokenizer.from_directory(beside_weights)
+
+
+def _merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with `overrides` put in; a dict is merged into a dict."""
+    result = dict(values)
+    for key, value in overrides.items():
+        old = result.get(key)
+        result[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result

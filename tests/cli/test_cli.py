@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from face_fakes import echo_prompt, make_engine
+
+import octavo
+from octavo import EngineConfig
+from octavo.cli.engine_flags import field_docs
+from octavo.cli.generate import _completion_as_json, _json_line
+from octavo.cli.main import main
+from octavo.frontend.llm_engine import LLMEngine
+from octavo.outputs import CompletionOutput, Logprob
+
+
+class Engines:
+    """Stands in for the loading of models; remembers the configs."""
+
+    def __init__(self) -> None:
+        self.configs: list[EngineConfig] = []
+        self.options: dict[str, Any] = {}
+
+    def build(self, config: EngineConfig) -> LLMEngine:
+        self.configs.append(config)
+        return make_engine(**self.options)[0]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    made = Engines()
+    monkeypatch.setattr("octavo.llm.LLM._start", lambda llm, config: llm._attach(made.build(config)))
+    return made
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=stdin)
+
+
+def test_a_single_prompt_is_answered_and_summed_up(engines: Engines) -> None:
+    result = run("generate", "--model", "m", "--prompt", "hello", "--temperature", "0")
+    assert result.exit_code == 0
+    assert result.stdout == "hello\n"
+    assert "5 prompt tokens, 6 generated in" in result.stderr
+    assert "tokens/s" in result.stderr
+    assert "1 KV blocks used" in result.stderr
+    assert engines.configs == [EngineConfig("m")]
+
+
+@pytest.mark.usefixtures("engines")
+def test_quiet_writes_the_answer_alone() -> None:
+    result = run("generate", "-m", "m", "-p", "hello", "-q")
+    assert (result.stdout, result.stderr) == ("hello\n", "")
+
+
+@pytest.mark.usefixtures("engines")
+def test_json_is_one_line_a_prompt() -> None:
+    result = run("generate", "-m", "m", "-p", "abc", "-p", "d\u00e9", "--json", "--logprobs", "1", "--stop", "c", "-q")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["prompt"] == "abc"
+    assert first["prompt_token_ids"] == [*b"abc"]
+    completion = first["outputs"][0]
+    assert (completion["text"], completion["token_ids"]) == ("ab", [*b"abc"])
+    assert (completion["finish_reason"], completion["stop_reason"]) == ("stop", "c")
+    assert completion["cumulative_logprob"] == pytest.approx(-1.5)
+    assert completion["logprobs"][0]["97"]["decoded_token"] == "a"
+    assert first["metrics"]["num_generation_tokens"] == 3
+    assert second["outputs"][0]["text"] == "d\u00e9"
+
+
+@pytest.mark.usefixtures("engines")
+def test_prompts_come_from_a_file_or_stdin(tmp_path: Any) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("one\ntwo\n")
+    assert run("generate", "-m", "m", "--prompt-file", str(path), "-q").stdout == "one\ntwo\n"
+    assert run("generate", "-m", "m", "--prompt-file", "-", "-q", stdin="three\n").stdout == "three\n"
+
+
+@pytest.mark.usefixtures("engines")
+def test_an_empty_prompt_file_is_called_empty() -> None:
+    result = run("generate", "-m", "m", "--prompt-file", "-", stdin="")
+    assert result.exit_code == 2
+    assert "the prompt file is empty" in result.stderr
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_system_message_without_chat_is_refused() -> None:
+    result = run("generate", "-m", "m", "-p", "hello", "--system", "be brief")
+    assert result.exit_code == 2
+    assert "--system needs --chat" in result.stderr
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_bad_prompt_is_reported_beside_the_answers() -> None:
+    result = run("generate", "-m", "m", "-p", "good", "-p", "", "--json", "-q")
+    good, bad = map(json.loads, result.stdout.splitlines())
+    assert result.exit_code == 1
+    assert good["outputs"][0]["text"] == "good"
+    assert bad["error"]["code"] == "request_error"
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_single_bad_prompt_is_one_line() -> None:
+    result = run("generate", "-m", "m", "-p", "")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: prompt 0: prompt cannot be empty.\n"
+
+
+@pytest.mark.usefixtures("engines")
+def test_sampling_flags_reach_the_request() -> None:
+    arguments = ["--max-tokens", "2", "--min-p", "0.1", "--sampling-seed", "7", "--n", "2", "--temperature", "0.5"]
+    result = run("generate", "-m", "m", "-p", "abc", "--json", "-q", *arguments)
+    record = json.loads(result.stdout)
+    assert [completion["text"] for completion in record["outputs"]] == ["ab", "ab"]
+    assert record["metrics"]["seed"] == 7
+
+
+@pytest.mark.usefixtures("engines")
+def test_chat_renders_the_template() -> None:
+    record = json.loads(run("generate", "-m", "m", "-p", "hi", "--chat", "--system", "s", "--json", "-q").stdout)
+    assert record["prompt"] == "system: s\nuser: hi\nassistant: "
+
+
+@pytest.mark.parametrize("entry", dataclasses.fields(EngineConfig)[1:], ids=lambda entry: entry.name)
+def test_every_engine_option_is_a_flag_with_help(entry: dataclasses.Field[Any]) -> None:
+    command = main.get_command(click.Context(main), "generate")
+    assert command is not None
+    (option,) = [parameter for parameter in command.params if parameter.name == entry.name]
+    assert isinstance(option, click.Option)
+    assert f"--{entry.name.replace('_', '-')}" in option.opts
+    assert option.help is not None
+    assert option.help.startswith(field_docs(EngineConfig)[entry.name])
+
+
+def test_engine_flags_reach_the_engine_with_dashes_or_underscores(engines: Engines) -> None:
+    arguments = [
+        *("--max-model-len", "32k", "--max_num_seqs", "8", "--no-enable-prefix-caching", "--kv-cache-dtype", "float32"),
+        *(
+            "--hf-overrides",
+            '{"rope_theta": 1}',
+            "--gpu-memory-utilization",
+            "0.5",
+            "--seed",
+            "3",
+            "--block-size",
+            "32",
+        ),
+    ]
+    assert run("generate", "-m", "m", "-p", "a", "-q", *arguments).exit_code == 0
+    assert engines.configs == [
+        EngineConfig(
+            "m",
+            max_model_len=32_000,
+            max_num_seqs=8,
+            enable_prefix_caching=False,
+            kv_cache_dtype="float32",
+            hf_overrides={"rope_theta": 1},
+            gpu_memory_utilization=0.5,
+            seed=3,
+            block_size=32,
+        )
+    ]
+
+
+@pytest.mark.usefixtures("engines")
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["generate", "-m", "m"], 2, "--prompt"),
+        (["generate", "-p", "a"], 2, "--model"),
+        (["generate", "-m", "m", "-p", "a", "--block-size", "x"], 2, "--block-size"),
+        (["generate", "-m", "m", "-p", "a", "--hf-overrides", "[]"], 2, "JSON object"),
+        (["generate", "-m", "m", "-p", "a", "--block-size", "17"], 1, "Error: block_size must be one of"),
+        (["generate", "-m", "m", "-p", "a", "--top-p", "7"], 1, "Error: top_p must be in"),
+        (["pull", "/no/such/file.gguf"], 1, "Error: "),
+        (["unknown"], 2, "unknown"),
+    ],
+    ids=lambda value: " ".join(value[:6]) if isinstance(value, list) else "",
+)
+def test_errors_are_one_line_with_a_status(arguments: list[str], code: int, message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    if code == 1:
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("engines")
+def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(_engine: LLMEngine) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLMEngine, "step", pressed)
+    result = run("generate", "-m", "m", "-p", "a")
+    assert result.exit_code == 130
+    assert "Interrupted." in result.stderr
+
+
+def test_version_and_help() -> None:
+    assert octavo.__version__ in run("--version").stdout
+    assert "generate" in run("--help").stdout
+    assert "--kv-cache-memory-bytes" in run("generate", "--help").stdout
+
+
+def test_collect_env_names_versions_kernels_and_memory() -> None:
+    result = run("collect-env")
+    assert result.exit_code == 0
+    for name in ("octavo", "python", "numpy", "kernels", "numeric fingerprint", "threads", "memory"):
+        assert name in result.stdout
+
+
+def test_a_failed_request_is_an_error_status(engines: Engines) -> None:
+    engines.options["next_token"] = lambda ids, n: -1 if len(ids) > n + 1 else echo_prompt(ids, n)
+    result = run("generate", "-m", "m", "-p", "abc")
+    assert result.exit_code == 1
+    assert result.stdout == "a\n" or result.stdout == "ab\n"
+    assert "Error: the model's logits are not finite" in result.stderr
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_prompt_file_that_is_not_text_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"good\n\xff\xfe\n")
+    result = run("generate", "-m", "m", "--prompt-file", str(path))
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+
+
+@pytest.mark.usefixtures("engines")
+def test_an_answer_nobody_can_read_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)  # as Python does where the descriptor is closed
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "-m", "m", "-p", "hello", "-q"])
+    assert ended.value.code == 0
+
+
+@pytest.mark.usefixtures("engines")
+def test_json_stands_for_bytes_that_are_no_text() -> None:
+    result = run("generate", "-m", "m", "-p", "a\udcff", "--json", "-q")
+    record = json.loads(result.stdout_bytes.decode("utf-8"))
+    assert record["prompt"] == "a?"
+    assert "not valid Unicode" in record["error"]["message"]
+
+
+def test_json_has_no_infinity() -> None:
+    entry = Logprob(-math.inf, rank=2, decoded_token="x")
+    completion = CompletionOutput(
+        0, "", [1], cumulative_logprob=-math.inf, logprobs=[{1: entry}], finish_reason="length"
+    )
+    record = json.loads(_json_line(_completion_as_json(completion)), parse_constant=pytest.fail)
+    assert record["cumulative_logprob"] == -9999.0
+    assert record["logprobs"] == [{"1": {"logprob": -9999.0, "rank": 2, "decoded_token": "x"}}]

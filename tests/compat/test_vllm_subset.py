@@ -1,0 +1,144 @@
+"""Names, order and defaults that programs written for vLLM rely on, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+
+import octavo
+
+REQUIRED = inspect.Parameter.empty
+
+SAMPLING_PARAMS: dict[str, Any] = {
+    "n": 1,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "seed": None,
+    "stop": None,
+    "stop_token_ids": None,
+    "ignore_eos": False,
+    "max_tokens": 16,
+    "min_tokens": 0,
+    "logprobs": None,
+    "prompt_logprobs": None,
+    "flat_logprobs": False,
+    "detokenize": True,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "include_stop_str_in_output": False,
+    "output_kind": octavo.RequestOutputKind.CUMULATIVE,
+    "structured_outputs": None,
+    "logit_bias": None,
+    "allowed_token_ids": None,
+    "bad_words": None,
+}
+
+ENGINE_OPTIONS: dict[str, Any] = {
+    "tokenizer": None,
+    "revision": None,
+    "download_dir": None,
+    "dtype": "auto",
+    "max_model_len": None,
+    "max_num_seqs": None,
+    "max_num_batched_tokens": None,
+    "scheduling_policy": "fcfs",
+    "kv_cache_dtype": "auto",
+    "kv_cache_memory_bytes": None,
+    "num_gpu_blocks_override": None,
+    "seed": 0,
+    "max_logprobs": 20,
+    "logprobs_mode": "raw_logprobs",
+    "generation_config": "auto",
+}
+
+SIGNATURES: dict[str, dict[str, Any]] = {
+    "generate": {
+        "prompts": REQUIRED,
+        "sampling_params": None,
+        "use_tqdm": True,
+        "lora_request": None,
+        "priority": None,
+        "tokenization_kwargs": None,
+        "mm_processor_kwargs": None,
+    },
+    "chat": {
+        "messages": REQUIRED,
+        "sampling_params": None,
+        "use_tqdm": True,
+        "lora_request": None,
+        "priority": None,
+        "chat_template": None,
+        "chat_template_content_format": "auto",
+        "add_generation_prompt": True,
+        "continue_final_message": False,
+        "tools": None,
+        "chat_template_kwargs": None,
+        "tokenization_kwargs": None,
+        "mm_processor_kwargs": None,
+    },
+    "reset_prefix_cache": {"reset_running_requests": False, "reset_connector": False},
+    "get_tokenizer": {},
+    "get_default_sampling_params": {},
+    "get_metrics": {},
+}
+
+FIELDS: dict[type, list[str]] = {
+    octavo.RequestOutput: [
+        "request_id", "prompt", "prompt_token_ids", "prompt_logprobs", "outputs", "finished", "metrics", "lora_request",
+        "encoder_prompt", "encoder_prompt_token_ids", "num_cached_tokens",
+    ],
+    octavo.CompletionOutput: [
+        "index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason",
+    ],
+    octavo.Logprob: ["logprob", "rank", "decoded_token"],
+}  # fmt: skip
+
+
+def parameters(function: Any) -> dict[str, Any]:
+    return {name: p.default for name, p in inspect.signature(function).parameters.items() if name != "self"}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_methods_of_llm_take_vllms_arguments(name: str) -> None:
+    ours = parameters(getattr(octavo.LLM, name))
+    assert list(ours.items())[: len(SIGNATURES[name])] == list(SIGNATURES[name].items())
+
+
+def test_sampling_params_have_vllms_names_order_and_defaults() -> None:
+    ours = parameters(octavo.SamplingParams.__init__)
+    shared = {name: default for name, default in ours.items() if name in SAMPLING_PARAMS}
+    assert list(shared.items()) == list(SAMPLING_PARAMS.items())
+
+
+def test_engine_options_have_vllms_names_and_defaults() -> None:
+    ours = {entry.name: entry.default for entry in dataclasses.fields(octavo.EngineConfig)}
+    assert {name: ours.get(name, "missing") for name in ENGINE_OPTIONS} == ENGINE_OPTIONS
+
+
+@pytest.mark.parametrize("cls", FIELDS, ids=lambda cls: cls.__name__)
+def test_outputs_have_vllms_fields_in_order(cls: type) -> None:
+    names = [entry.name for entry in dataclasses.fields(cls)]
+    assert names[: len(FIELDS[cls])] == FIELDS[cls]
+
+
+def test_output_kinds_have_vllms_values() -> None:
+    assert {kind.name: kind.value for kind in octavo.RequestOutputKind} == {
+        "CUMULATIVE": 0,
+        "DELTA": 1,
+        "FINAL_ONLY": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["add_request", "step", "abort_request", "has_unfinished_requests", "from_engine_args"]
+)
+def test_the_low_level_engine_has_vllms_methods(name: str) -> None:
+    assert callable(getattr(octavo.LLMEngine, name))

@@ -1,0 +1,201 @@
+"""An engine without a model: a byte-level tokenizer (id b is byte b), and an executor that computes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+from octavo.cache_spec import CacheGroupSpec
+from octavo.config import SchedulerConfig
+from octavo.core.engine_core import EngineCore
+from octavo.core.executor import CacheCapacity
+from octavo.core.kv_cache_manager import KVCacheManager
+from octavo.core.scheduler import Scheduler
+from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from octavo.errors import RequestError, StepCancelledError
+from octavo.frontend.engine_metrics import EngineMetrics
+from octavo.frontend.llm_engine import EngineParts, LLMEngine
+from octavo.llm import LLM
+from octavo.sampling_params import SamplingParams
+
+EOS = 256
+IM_START = 257
+
+
+class ByteTokenizer:
+    """The tokenizer's interface over 256 bytes, two special tokens and any further tokens."""
+
+    def __init__(self, *extra_tokens: str, vocab_size: int | None = None) -> None:
+        self._bytes = [bytes([value]) for value in range(256)] + [b"<|end|>", b"<|start|>"]
+        self._bytes += [token.encode() for token in extra_tokens]
+        self.vocab_size = vocab_size or len(self._bytes)
+        self.eos_token_ids = (EOS,)
+        self.special_token_ids = frozenset({EOS, IM_START})
+        self.num_encode_calls = 0
+
+    def id_to_bytes(self, token_id: int) -> bytes:
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self.encode_batch([text], add_special_tokens)[0]
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
+        self.num_encode_calls += 1
+        del add_special_tokens
+        return [list(text.encode()) for text in texts]
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token.decode("latin-1"): index for index, token in enumerate(self._bytes)}
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        kept = [i for i in token_ids if not (skip_special_tokens and i in self.special_token_ids)]
+        return b"".join(map(self.id_to_bytes, kept)).decode("utf-8", "replace")
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        if not messages:
+            raise RequestError("messages cannot be empty", parameter="messages")
+        turns = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return "".join(turns) + ("assistant: " if options.get("add_generation_prompt", True) else "")
+
+
+class FakeHandle:
+    def __init__(self, plan: SchedulerOutput) -> None:
+        self.plan = plan
+
+
+class FakeExecutor:
+    """Runs no model: the next token of a request is a function of its tokens so far.
+
+    Args:
+        next_token: from all token ids of a request, and where its prompt ends, to its next token id.
+        step_seconds: how long a step takes; `cancel` ends it early.
+    """
+
+    def __init__(self, next_token: Callable[[list[int], int], int], num_blocks: int, step_seconds: float = 0.0) -> None:
+        self.next_token = next_token
+        self.num_blocks = num_blocks
+        self.step_seconds = step_seconds
+        self.is_shut_down = False
+        self.num_cancelled = 0
+        self.broken_request: str | None = None
+        """The request whose id begins like this makes every step that holds it fail."""
+        self._seats: dict[int, tuple[str, list[int], int, SamplingParams]] = {}
+        self._cancelled = threading.Event()
+
+    def capacity(self) -> CacheCapacity:
+        return CacheCapacity(self.num_blocks * SPEC.block_bytes, (self.num_blocks,))
+
+    def submit(self, plan: SchedulerOutput) -> FakeHandle:
+        for seat in plan.released_seats:
+            self._seats.pop(seat, None)
+        for entry in plan.assigned:
+            self._seats[entry.seat] = (entry.request_id, list(entry.token_ids), entry.prompt_len, entry.params)
+        return FakeHandle(plan)
+
+    def sample(self, handle: FakeHandle, masks: object) -> ModelRunnerOutput:
+        del masks
+        if self.step_seconds and self._cancelled.wait(self.step_seconds):
+            self._cancelled.clear()
+            self.num_cancelled += 1
+            raise StepCancelledError("cancelled")
+        plan = handle.plan
+        for seat in plan.seats.tolist():
+            if self.broken_request is not None and self._seats[seat][0].startswith(self.broken_request):
+                raise RuntimeError("a broken executor")
+        output = ModelRunnerOutput(token_ids=[], logprobs=[])
+        for row, (seat, position) in enumerate(
+            zip(plan.logit_seats.tolist(), plan.logit_positions.tolist(), strict=True)
+        ):
+            _, ids, prompt_len, params = self._seats[seat]
+            token_id = self.next_token(ids[:position], prompt_len)
+            if token_id < 0:
+                output.row_errors[row] = NON_FINITE_LOGITS
+            else:
+                ids[position:] = [token_id]
+            output.token_ids.append(token_id)
+            output.logprobs.append(fake_logprobs(token_id, params.logprobs))
+        for index, entry in enumerate(plan.prompt_logprob_rows):
+            ids = self._seats[entry.seat][1]
+            scored = ids[entry.first_position : entry.first_position + entry.count]
+            output.prompt_logprobs[index] = [
+                logprobs for token_id in scored if (logprobs := fake_logprobs(token_id, entry.num_logprobs)) is not None
+            ]
+        return output
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def release_blocks(self, group: int, block_ids: list[int]) -> None:
+        del group, block_ids
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def fake_logprobs(token_id: int, count: int | None) -> TokenLogprobs | None:
+    """The chosen token has rank 3, and the ids below it are the most probable."""
+    if count is None:
+        return None
+    return TokenLogprobs([token_id, *range(count)], [-0.5, *(-0.1 * (i + 1) for i in range(count))], rank=3)
+
+
+def echo_prompt(ids: list[int], prompt_len: int) -> int:
+    """Say the prompt again, then end."""
+    position = len(ids) - prompt_len
+    return ids[position] if position < prompt_len else EOS
+
+
+SPEC = CacheGroupSpec("full", num_layers=1, num_kv_heads=1, head_dim=8, dtype="float32", block_size=16)
+
+
+def make_engine(
+    next_token: Callable[[list[int], int], int] = echo_prompt,
+    *,
+    num_blocks: int = 64,
+    max_model_len: int = 512,
+    max_num_seqs: int = 32,
+    step_seconds: float = 0.0,
+    tokenizer: ByteTokenizer | None = None,
+    vocab_size: int = 300,
+    seed: int = 0,
+    policy: Literal["fcfs", "priority"] = "fcfs",
+) -> tuple[LLMEngine, FakeExecutor]:
+    """An engine whose control plane is real and whose data plane is fake."""
+    executor = FakeExecutor(next_token, num_blocks, step_seconds)
+    metrics = EngineMetrics()
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=128,
+        max_model_len=max_model_len,
+        long_prefill_token_threshold=64,
+        target_itl_ms=None,
+        enable_chunked_prefill=True,
+        policy=policy,
+        enable_prefix_caching=True,
+    )
+    manager = KVCacheManager(
+        [SPEC], executor.capacity(), enable_prefix_caching=True, give_back=executor.release_blocks, events=metrics
+    )
+    core = EngineCore(Scheduler(config, manager, events=metrics), executor, events=metrics)
+    parts = EngineParts(
+        core=core,
+        tokenizer=tokenizer or ByteTokenizer(vocab_size=vocab_size),  # type: ignore[arg-type]
+        metrics=metrics,
+        default_sampling_params=SamplingParams(temperature=0.0, max_tokens=40),
+        vocab_size=vocab_size,
+        eos_token_ids=frozenset({EOS}),
+        max_model_len=max_model_len,
+        max_logprobs=20,
+        seed=seed,
+        numeric_fingerprint="fake",
+    )
+    return LLMEngine(parts), executor
+
+
+def make_llm(**options: Any) -> tuple[LLM, FakeExecutor]:
+    """An `LLM` over `make_engine`."""
+    engine, executor = make_engine(**options)
+    llm = LLM.__new__(LLM)
+    llm._attach(engine)
+    return llm, executor

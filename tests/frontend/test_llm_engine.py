@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+
+import pytest
+from face_fakes import make_engine
+
+from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from octavo.frontend.llm_engine import LLMEngine, _derived_seed
+
+
+def run_to_end(engine: LLMEngine) -> list[RequestOutput]:
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    return outputs
+
+
+def make_params(**values: object) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=100, **values)  # type: ignore[arg-type]
+
+
+def test_requests_run_when_stepped_and_come_out_under_their_own_ids() -> None:
+    engine, _ = make_engine()
+    for request_id in ("one", "two"):
+        assert engine.add_request(request_id, request_id, make_params()) == request_id
+    finals = {output.request_id: output.outputs[0].text for output in run_to_end(engine) if output.finished}
+    assert finals == {"one": "one", "two": "two"}
+    assert engine.step() == []
+    engine.close()
+
+
+def test_a_request_id_in_use_is_refused_and_free_again_at_its_end() -> None:
+    engine, _ = make_engine()
+    engine.add_request("a", "hello", make_params())
+    with pytest.raises(RequestError, match="in use"):
+        engine.add_request("a", "again", make_params())
+    run_to_end(engine)
+    engine.add_request("a", "again", make_params())
+    assert run_to_end(engine)[-1].outputs[0].text == "again"
+    engine.close()
+
+
+def test_a_request_that_never_fits_is_refused_with_the_numbers() -> None:
+    engine, _ = make_engine(num_blocks=2)
+    with pytest.raises(RequestError, match="KV cache"):
+        engine.add_request("a", "x" * 100, make_params())
+    assert not engine.has_unfinished_requests()
+    engine.close()
+
+
+def test_no_limit_of_tokens_means_what_fits() -> None:
+    engine, _ = make_engine(lambda _ids, _n: 65, num_blocks=2)
+    engine.add_request("a", "x", SamplingParams(temperature=0, max_tokens=None, ignore_eos=True))
+    final = run_to_end(engine)[-1].outputs[0]
+    assert (len(final.token_ids), final.finish_reason) == (31, "length")
+    engine.close()
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_an_aborted_request_is_forgotten_and_its_id_may_be_used_again(steps_before: int) -> None:
+    engine, _ = make_engine()
+    engine.add_request("a", "x" * 90, make_params())
+    engine.add_request("b", "keep", make_params())
+    for _ in range(steps_before):
+        engine.step()
+    engine.abort_request("a")
+    engine.abort_request("unknown")
+    engine.add_request("a", "new", make_params())
+    finals = {output.request_id: output.outputs[0].text for output in run_to_end(engine) if output.finished}
+    assert finals == {"a": "new", "b": "keep"}
+    engine.close()
+
+
+def test_outputs_by_kind() -> None:
+    engine, _ = make_engine()
+    for kind in RequestOutputKind:
+        engine.add_request(kind.name, "abc", make_params(output_kind=kind))
+    outputs = run_to_end(engine)
+    seen = {k.name: [o.outputs[0].text for o in outputs if o.request_id == k.name] for k in RequestOutputKind}
+    assert seen["CUMULATIVE"] == ["a", "ab", "abc", "abc"]
+    assert seen["DELTA"] == ["a", "b", "c", ""]
+    assert seen["FINAL_ONLY"] == ["abc"]
+    engine.close()
+
+
+def test_delta_outputs_hold_only_completions_that_changed() -> None:
+    engine, _ = make_engine()
+    params = SamplingParams(n=2, max_tokens=5, output_kind=RequestOutputKind.DELTA)
+    engine.add_request("a", "abc", params)
+    texts = {0: "", 1: ""}
+    for output in run_to_end(engine):
+        for completion in output.outputs:
+            assert completion.token_ids
+            texts[completion.index] += completion.text
+    assert texts == {0: "abc", 1: "abc"}
+    engine.close()
+
+
+def test_no_detokenising_gives_no_text() -> None:
+    engine, _ = make_engine()
+    engine.add_request("a", "abc", make_params(detokenize=False))
+    final = run_to_end(engine)[-1].outputs[0]
+    assert (final.text, final.token_ids[:3]) == ("", [*b"abc"])
+    engine.close()
+
+
+def test_a_fault_of_the_core_is_reported_and_nothing_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = make_engine()
+
+    def fail() -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(engine._core, "advance", fail)
+    engine.add_request("a", "abc", make_params())
+    with pytest.raises(EngineDeadError, match="a bug"):
+        engine.step()
+    with pytest.raises(EngineDeadError, match="a bug"):
+        engine.reset_prefix_cache()
+    engine.close()
+
+
+def test_derived_seeds_are_distinct_and_leave_room_for_completions() -> None:
+    seeds = {_derived_seed(engine_seed, ordinal) for engine_seed in range(30) for ordinal in range(30)}
+    assert len(seeds) == 900
+    assert all(0 <= seed < 2**62 for seed in seeds)
+
+
+def test_a_request_without_a_rank_is_refused_before_it_can_stop_the_engine() -> None:
+    engine, _ = make_engine(policy="priority")
+    with pytest.raises(RequestError, match="priority must be an integer"):
+        engine.add_request("a", "hello", make_params(), priority=None)  # type: ignore[arg-type]
+    engine.add_request("b", "again", make_params(), priority=3)
+    assert run_to_end(engine)[-1].outputs[0].text == "again"
+    engine.close()
+
+
+def test_an_interrupt_while_the_engine_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    before = set(threading.enumerate())
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with contextlib.suppress(KeyboardInterrupt):
+        make_engine()
+    gc.collect()
+    assert set(threading.enumerate()) <= before

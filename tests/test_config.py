@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo import ConfigError, EngineConfig
+from octavo.vllm_options import HARMLESS, UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_size": 17}, "block_size must be one of"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype must be one of 'auto'"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+        ({"scheduling_policy": "random"}, "scheduling_policy"),
+        ({"max_model_len": 0}, "max_model_len must be an integer in"),
+        ({"max_model_len": "long"}, "max_model_len must be a whole number"),
+        ({"max_model_len": "1.23456k"}, "max_model_len must be a whole number"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_seqs": True}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 8, "max_num_seqs": 9}, r"max_num_batched_tokens \(8\) must be at least"),
+        ({"gpu_memory_utilization": 0}, "gpu_memory_utilization"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+        ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override"),
+        ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes"),
+        ({"enable_prefix_caching": 1}, "enable_prefix_caching must be True or False"),
+        ({"seed": 2**63}, "seed"),
+        ({"hf_overrides": [1]}, "hf_overrides must be a dict"),
+        ({"num_threads": 0}, "num_threads"),
+        ({"num_gpu_blocks_override": 2**31 - 1}, "num_gpu_blocks_override must be an integer in"),
+        ({"seed": None}, "seed must be an integer, got None"),
+        ({"block_size": 16.0}, "block_size must be an integer"),
+        ({"tokenizer": 5}, "tokenizer must be a non-empty string"),
+        ({"tokenizer": ""}, "tokenizer must be a non-empty string"),
+        ({"revision": 5}, "revision must be a non-empty string"),
+        ({"download_dir": 5}, "download_dir must be a non-empty string"),
+        ({"generation_config": None}, "generation_config must be a non-empty string"),
+        ({"max_logprobs": -2}, "max_logprobs"),
+        ({"target_itl_ms": 0}, "target_itl_ms must be a positive number"),
+        ({"tensor_parallel_size": 2}, "set num_threads"),
+        ({"quantization": "awq"}, "choose a GGUF"),
+        ({"enable_lora": True}, "merge the adapter"),
+        ({"speculative_config": {}}, "not supported yet"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_option_that_cannot_work_is_refused_with_the_way_out(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig.from_options("m", **options)
+
+
+def test_a_path_becomes_text() -> None:
+    assert EngineConfig.from_options("m", download_dir=Path("models")).to_dict()["download_dir"] == "models"
+
+
+def test_an_empty_model_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model must be"):
+        EngineConfig("")
+
+
+def test_an_unknown_option_is_a_type_error_that_names_the_nearest() -> None:
+    with pytest.raises(TypeError, match="did you mean 'max_model_len'"):
+        EngineConfig.from_options("m", max_model_lem=5)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("1.5M", 1_572_864), (7, 7), ("auto", "auto"), (-1, "auto")],
+)
+def test_max_model_len_may_have_a_suffix(written: Any, read: Any) -> None:
+    assert EngineConfig("m", max_model_len=written).max_model_len == read
+
+
+def test_harmless_options_give_one_notice(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="octavo"):
+        EngineConfig.from_options("m", enforce_eager=True, swap_space=4, trust_remote_code=True)
+    assert len(caplog.records) == 1
+    assert "no remote code is ever run" in caplog.text
+
+
+def test_neutral_values_of_unsupported_options_are_accepted() -> None:
+    neutral = {name: values[0] for name, (values, _) in UNSUPPORTED.items()}
+    assert EngineConfig.from_options("m", **neutral) == EngineConfig("m")
+
+
+def test_no_option_is_in_two_tables() -> None:
+    own = set(EngineConfig.__dataclass_fields__)
+    assert not own & HARMLESS.keys()
+    assert not own & UNSUPPORTED.keys()
+    assert not HARMLESS.keys() & UNSUPPORTED.keys()
+
+
+def test_a_config_survives_json() -> None:
+    config = EngineConfig("m", max_model_len="32k", hf_overrides={"rope_theta": 1e6}, kv_cache_memory_bytes="2G")
+    assert EngineConfig(**json.loads(json.dumps(config.to_dict()))) == config
