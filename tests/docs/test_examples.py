@@ -1,0 +1,56 @@
+"""Every script in examples/ runs to its end and prints what it is about, on a tiny model."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TINY_MODEL = ROOT / "tests" / "data" / "tiny" / "llama"
+
+
+def run_example(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Run a script as a user would; return the lines it printed."""
+    monkeypatch.setattr(sys, "argv", [name, str(TINY_MODEL)])
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_batch_goes_on_without_its_bad_prompt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("offline_batch.py", monkeypatch, capsys)
+    assert "'': refused, prompt cannot be empty." in printed
+    assert sum("logprob -" in line for line in printed) == 3
+
+
+def test_the_second_turn_of_the_chat_comes_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("chat.py", monkeypatch, capsys)
+    cached = [int(line[1:].split()[0]) for line in printed if line.endswith("were cached)")]
+    assert cached[0] == 0
+    assert cached[1] > 0
+
+
+def test_the_stream_is_left_early(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(run_example("stream.py", monkeypatch, capsys))
+    assert text.endswith(" ...")
+    assert len(text) > 100
+
+
+def test_the_engine_loop_serves_the_urgent_request_first_and_the_aborted_one_never(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("engine_loop.py", monkeypatch, capsys)
+    finished = [line.split(":")[0] for line in printed if not line.startswith("vllm:")]
+    assert finished == ["bad", "urgent", "ordinary", "late"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.name for path in EXAMPLES])
+def test_every_example_says_how_it_is_run(path: Path) -> None:
+    assert f"`python examples/{path.name} [MODEL]`" in path.read_text(encoding="utf-8").splitlines()[0]
