@@ -16,6 +16,7 @@ from octavo import LLM, SamplingParams
 from octavo.native.isa import ISA_LEVELS, best_isa
 
 SMOLLM2_VOCAB = 49_152
+GEMMA_VOCAB = 262_144
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,24 @@ def expected(smollm2_path: Path, workload: runs.Workload) -> list[bytes]:
 @pytest.mark.parametrize("way", runs.WAYS.values(), ids=runs.WAYS.keys())
 def test_answers_are_those_of_each_request_alone(smollm2_path, workload, expected, way) -> None:
     assert way(smollm2_path, workload) == expected
+
+
+@pytest.fixture(scope="module")
+def gemma_workload() -> runs.Workload:
+    return runs.make_workload(GEMMA_VOCAB)
+
+
+@pytest.fixture(scope="module")
+def gemma_expected(gemma_path: Path, gemma_workload: runs.Workload) -> list[bytes]:
+    return runs.alone(gemma_path, gemma_workload)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", runs.WAYS.values(), ids=runs.WAYS.keys())
+def test_answers_of_a_model_with_windows_are_those_of_each_request_alone(
+    gemma_path, gemma_workload, gemma_expected, way
+) -> None:
+    assert way(gemma_path, gemma_workload) == gemma_expected
 
 
 def test_an_unseeded_request_is_repeated_with_the_seed_it_reports(smollm2_path: Path, workload: runs.Workload) -> None:
