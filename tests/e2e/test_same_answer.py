@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -16,7 +17,10 @@ from octavo import LLM, SamplingParams
 from octavo.native.isa import ISA_LEVELS, best_isa
 
 SMOLLM2_VOCAB = 49_152
-GEMMA_VOCAB = 262_144
+MODELS = [
+    pytest.param("smollm2_path", SMOLLM2_VOCAB, id="smollm2"),
+    pytest.param("gemma_path", 262_144, id="gemma, windows", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,32 +28,18 @@ def workload() -> runs.Workload:
     return runs.make_workload(SMOLLM2_VOCAB)
 
 
-@pytest.fixture(scope="module")
-def expected(smollm2_path: Path, workload: runs.Workload) -> list[bytes]:
-    return runs.alone(smollm2_path, workload)
+@functools.cache
+def answers_alone(path: Path, vocab_size: int) -> list[bytes]:
+    return runs.alone(path, runs.make_workload(vocab_size))
 
 
+@pytest.mark.parametrize(("model", "vocab_size"), MODELS)
 @pytest.mark.parametrize("way", runs.WAYS.values(), ids=runs.WAYS.keys())
-def test_answers_are_those_of_each_request_alone(smollm2_path, workload, expected, way) -> None:
-    assert way(smollm2_path, workload) == expected
-
-
-@pytest.fixture(scope="module")
-def gemma_workload() -> runs.Workload:
-    return runs.make_workload(GEMMA_VOCAB)
-
-
-@pytest.fixture(scope="module")
-def gemma_expected(gemma_path: Path, gemma_workload: runs.Workload) -> list[bytes]:
-    return runs.alone(gemma_path, gemma_workload)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", runs.WAYS.values(), ids=runs.WAYS.keys())
-def test_answers_of_a_model_with_windows_are_those_of_each_request_alone(
-    gemma_path, gemma_workload, gemma_expected, way
+def test_answers_are_those_of_each_request_alone(
+    request: pytest.FixtureRequest, model: str, vocab_size: int, way
 ) -> None:
-    assert way(gemma_path, gemma_workload) == gemma_expected
+    path = request.getfixturevalue(model)
+    assert way(path, runs.make_workload(vocab_size)) == answers_alone(path, vocab_size)
 
 
 def test_an_unseeded_request_is_repeated_with_the_seed_it_reports(smollm2_path: Path, workload: runs.Workload) -> None:

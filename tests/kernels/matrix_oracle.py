@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
+from typing import Any
 
 import gguf
 import numpy as np
@@ -199,3 +201,18 @@ def assert_same_bits(actual: Floats, expected: Floats) -> None:
     """Compare as bits: -0.0 is not 0.0, and closeness is not equality."""
     bits = [np.ascontiguousarray(array).view(np.uint32) for array in (actual, expected)]
     np.testing.assert_array_equal(*bits)
+
+
+MOST_ROWS = 67
+ROW_COUNTS = [*range(1, 15), 17, 33, MOST_ROWS]
+"""Rows of a product: every tile and its remainders, and more than one tile."""
+
+
+def shape_id(value: object) -> str:
+    """Name a format, or a size, in a test's id."""
+    return value.name if isinstance(value, Format) else str(value)
+
+
+def make_matrix(kernels: ModuleType, fmt: Format, N: int, K: int) -> Any:
+    """Pack the rows that the oracle's sums are made of."""
+    return kernels.PackedMatrix.pack(fmt.number, [make_file_rows(fmt, N, K)], N, K)

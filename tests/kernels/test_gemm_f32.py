@@ -12,6 +12,8 @@ from matrix_oracle import (
     FLOAT_FORMATS,
     FORMATS,
     K_FORMATS,
+    MOST_ROWS,
+    ROW_COUNTS,
     SMALL_FORMATS,
     Floats,
     Format,
@@ -19,25 +21,15 @@ from matrix_oracle import (
     float_sums,
     make_activations,
     make_bias,
-    make_file_rows,
+    make_matrix,
+    shape_id,
 )
-
-MOST_ROWS = 67
-ROW_COUNTS = [*range(1, 15), 17, 33, MOST_ROWS]
 
 SHAPES = [
     (fmt, N, K) for fmt in FLOAT_FORMATS for N, K in [(1, 32), (15, 64), (16, 256), (17, 576), (90, 600), (90, 1)]
 ]
 SHAPES += [(fmt, N, K) for fmt in SMALL_FORMATS for N, K in [(1, 32), (17, 64), (90, 576)]]
 SHAPES += [(fmt, N, K) for fmt in K_FORMATS for N, K in [(1, 256), (90, 512)]]
-
-
-def shape_id(value: object) -> str:
-    return value.name if isinstance(value, Format) else str(value)
-
-
-def make_matrix(kernels: ModuleType, fmt: Format, N: int, K: int) -> Any:
-    return kernels.PackedMatrix.pack(fmt.number, [make_file_rows(fmt, N, K)], N, K)
 
 
 def multiply(kernels: ModuleType, matrix: Any, x: Floats, **options: Any) -> Floats:
@@ -59,7 +51,7 @@ def test_bias_then_the_old_value_are_added(kernels: ModuleType, fmt: Format) -> 
     N, K, rows = 90, 512, 5
     matrix, x, bias = make_matrix(kernels, fmt, N, K), make_activations(MOST_ROWS, K)[:rows], make_bias(N)
     sums = float_sums(fmt, MOST_ROWS, N, K, kernels.fused_multiply_add)[:rows]
-    y = old = np.random.default_rng(1).standard_normal((rows, N), dtype=np.float32)
+    old = np.random.default_rng(1).standard_normal((rows, N), dtype=np.float32)
     y = old.copy()
     kernels.gemm_f32(matrix, x, y, bias=bias, add=True)
     assert_same_bits(y, (sums + bias) + old)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from matrix_oracle import (
     K_FORMATS,
+    MOST_ROWS,
     QUANTIZED_FORMATS,
+    ROW_COUNTS,
     SMALL_FORMATS,
     Floats,
     Format,
@@ -18,22 +20,12 @@ from matrix_oracle import (
     int8_sums,
     make_activations,
     make_bias,
-    make_file_rows,
+    make_matrix,
+    shape_id,
 )
-
-MOST_ROWS = 67
-ROW_COUNTS = [*range(1, 15), 17, 33, MOST_ROWS]
 
 SHAPES = [(fmt, N, K) for fmt in SMALL_FORMATS for N, K in [(1, 32), (15, 64), (16, 256), (17, 576), (90, 576)]]
 SHAPES += [(fmt, N, K) for fmt in K_FORMATS for N, K in [(1, 256), (17, 512), (90, 768)]]
-
-
-def shape_id(value: object) -> str:
-    return value.name if isinstance(value, Format) else str(value)
-
-
-def make_matrix(kernels: ModuleType, fmt: Format, N: int, K: int) -> Any:
-    return kernels.PackedMatrix.pack(fmt.number, [make_file_rows(fmt, N, K)], N, K)
 
 
 def multiply(kernels: ModuleType, matrix: Any, x: Floats, **options: Any) -> Floats:
