@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import SchedulerConfig
 from octavo.core.engine_core import EngineCore
 from octavo.core.executor import CacheCapacity
@@ -146,7 +146,7 @@ def echo_prompt(ids: list[int], prompt_len: int) -> int:
     return ids[position] if position < prompt_len else EOS
 
 
-SPEC = CacheGroupSpec("full", num_layers=1, num_kv_heads=1, head_dim=8, dtype="float32", block_size=16)
+SPEC = AttentionGroupSpec("full", num_layers=1, num_kv_heads=1, head_dim=8, dtype="float32", block_size=16)
 
 
 def make_engine(

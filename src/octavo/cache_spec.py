@@ -6,7 +6,7 @@ Read by the control plane (which needs only sizes) and by the data plane (which 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 512
 """Sizes of a head that the kernels can hold: csrc/cpu/kv_cache.h."""
@@ -16,7 +16,7 @@ CACHE_DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class CacheGroupSpec:
+class AttentionGroupSpec:
     """Attention layers that share one block table.
 
     Layout of one block (one contiguous extent): for each layer of the group, for each 16-token tile of the
@@ -42,3 +42,65 @@ class CacheGroupSpec:
     def block_bytes(self) -> int:
         """Bytes of one block, all layers of the group."""
         return self.layer_bytes * self.num_layers
+
+
+OPEN_CHUNK = 16
+"""Tokens after which a recurrent layer folds its open rows into its state, at absolute multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateGroupSpec:
+    """Recurrent (Gated DeltaNet) layers that share one slot for each request, whatever the request's length.
+
+    A slot is this group's block: one contiguous extent, float32, layer by layer. A layer holds, in this order:
+
+    - `state`: S at the last multiple of `OPEN_CHUNK` tokens, [num_value_heads, key_dim, value_dim];
+    - `border_conv`: the convolution's last `conv_width - 1` inputs before that border, [conv_width - 1, conv_channels];
+      only with `keeps_border`, which prefix caching needs: these two are all that a snapshot is made of;
+    - `conv`: its last inputs before the next token, [conv_width - 1, conv_channels];
+    - `open_keys` [num_key_heads, key_dim, OPEN_CHUNK], `open_updates` [num_value_heads, OPEN_CHUNK, value_dim] and
+      `open_decay` [num_value_heads, OPEN_CHUNK]: the rows since that border (k, u and the sum G of the log decays).
+      How many are valid follows from the position; the rest is never read.
+    """
+
+    num_layers: int
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    """Tokens that one output of the convolution sees, itself included."""
+    conv_channels: int
+    block_size: int
+    """Tokens between two places where a snapshot may be kept: that of the attention groups, a multiple of 16."""
+    keeps_border: bool = True
+    kind: Literal["state"] = "state"
+
+    @property
+    def state_floats(self) -> int:
+        """Floats of one layer's S."""
+        return self.num_value_heads * self.key_dim * self.value_dim
+
+    @property
+    def conv_floats(self) -> int:
+        """Floats of one layer's convolution inputs, once."""
+        return (self.conv_width - 1) * self.conv_channels
+
+    @property
+    def open_floats(self) -> int:
+        """Floats of one layer's open rows."""
+        keys = self.num_key_heads * self.key_dim
+        return OPEN_CHUNK * (keys + self.num_value_heads * self.value_dim + self.num_value_heads)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes one layer takes in one slot."""
+        return 4 * (self.state_floats + self.conv_floats * (1 + self.keeps_border) + self.open_floats)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one slot, all layers of the group."""
+        return self.layer_bytes * self.num_layers
+
+
+CacheGroupSpec: TypeAlias = "AttentionGroupSpec | StateGroupSpec"

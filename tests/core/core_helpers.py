@@ -8,7 +8,7 @@ from typing import Any
 
 from fake_executor import FakeExecutor, next_token
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import SchedulerConfig
 from octavo.core.engine_core import EngineCore
 from octavo.core.executor import CacheCapacity
@@ -39,16 +39,16 @@ class EventLog:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def make_specs(windows: Sequence[int | None] = (FULL,), block_size: int = 4) -> list[CacheGroupSpec]:
+def make_specs(windows: Sequence[int | None] = (FULL,), block_size: int = 4) -> list[AttentionGroupSpec]:
     """Groups whose blocks differ in size: group g has g + 1 layers."""
     return [
-        CacheGroupSpec("full" if window is None else "sliding", group + 1, 1, 1, "float32", block_size, window)
+        AttentionGroupSpec("full" if window is None else "sliding", group + 1, 1, 1, "float32", block_size, window)
         for group, window in enumerate(windows)
     ]
 
 
 def make_capacity(
-    specs: Sequence[CacheGroupSpec], num_blocks: int | Sequence[int], share: float = 1.0
+    specs: Sequence[AttentionGroupSpec], num_blocks: int | Sequence[int], share: float = 1.0
 ) -> CacheCapacity:
     """That many blocks per group, of which the ledger allows a share of the bytes."""
     counts = tuple(num_blocks) if isinstance(num_blocks, Sequence) else (num_blocks,) * len(specs)

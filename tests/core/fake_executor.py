@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.core.executor import CacheCapacity
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
@@ -55,7 +55,7 @@ class Seat:
 class FakeExecutor:
     """Computes at `sample`, unless told to fail."""
 
-    def __init__(self, specs: Sequence[CacheGroupSpec], capacity: CacheCapacity) -> None:
+    def __init__(self, specs: Sequence[AttentionGroupSpec], capacity: CacheCapacity) -> None:
         self.specs = specs
         self._capacity = capacity
         self.seats: dict[int, Seat] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tiny_programs import BLOCK_SIZE, MAX_MODEL_LEN, make_weight
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.ops import CacheRef, Program, RopeTable, Value
 
@@ -16,7 +16,7 @@ VOCAB = 53
 
 def make_random_program(seed: int, num_ops: int = 14) -> Program:
     rng = np.random.default_rng(seed)
-    group = CacheGroupSpec("full", num_ops, 2, 16, "float32", BLOCK_SIZE)
+    group = AttentionGroupSpec("full", num_ops, 2, 16, "float32", BLOCK_SIZE)
     b = ProgramBuilder([group], max_model_len=MAX_MODEL_LEN)
     table = RopeTable("rope", tuple(10000.0 ** (-i / 8) for i in range(8)), 1.0, MAX_MODEL_LEN)
     values = [b.embedding(make_weight("embed", VOCAB, WIDTH))]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.ops import (
     STEP_INPUTS,
@@ -37,7 +37,7 @@ def make_weight(name: str, *shape: int) -> Weight:
 
 def make_builder(window: int | None = None) -> ProgramBuilder:
     kind = "full" if window is None else "sliding"
-    group = CacheGroupSpec(kind, 1, KVH, D, "float16", 16, window)
+    group = AttentionGroupSpec(kind, 1, KVH, D, "float16", 16, window)
     return ProgramBuilder([group], max_model_len=64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.cost import OpCost, StepShape, program_costs
 from octavo.program.ops import CacheRef, Weight, WeightPart
@@ -15,7 +15,7 @@ WEIGHT_BYTES = {"embed": V * 4, "norm": 32, "qkv": 96, "o": 40}
 
 def make_costs(shape: StepShape, window: int | None = None) -> dict[str, OpCost]:
     """Return the cost of each op by its kind; two query heads and one kv head of 4 dims."""
-    group = CacheGroupSpec("full" if window is None else "sliding", 1, 1, 4, "float16", 16, window)
+    group = AttentionGroupSpec("full" if window is None else "sliding", 1, 1, 4, "float16", 16, window)
     b = ProgramBuilder([group], max_model_len=64)
     x = b.embedding(make_weight("embed", V, E))
     h = b.rms_norm(x, make_weight("norm", E), eps=1e-6)

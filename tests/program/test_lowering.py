@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_programs import Shape, make_program, make_weight
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.lowering import Instruction, LoweredProgram, lower
 from octavo.program.ops import Program
@@ -105,7 +105,7 @@ def test_a_bias_is_cut_at_the_segments() -> None:
 
 
 def make_builder() -> ProgramBuilder:
-    return ProgramBuilder([CacheGroupSpec("full", 1, 2, 16, "float32", 16)], max_model_len=32)
+    return ProgramBuilder([AttentionGroupSpec("full", 1, 2, 16, "float32", 16)], max_model_len=32)
 
 
 def test_a_value_that_is_needed_again_is_copied_before_it_is_summed_into() -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from tiny_models import Chunk, make_batch
 
-from octavo.cache_spec import CacheDtype, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheDtype
 from octavo.program.builder import ProgramBuilder
 from octavo.program.ops import CacheRef, Gate, Program, RopeTable, Weight, WeightPart
 from octavo.program.reference import (
@@ -36,8 +36,8 @@ def make_rows(*shape: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def make_spec(dtype: CacheDtype = "float32", window: int | None = None) -> CacheGroupSpec:
-    return CacheGroupSpec("full" if window is None else "sliding", 1, KVH, D, dtype, 16, window)
+def make_spec(dtype: CacheDtype = "float32", window: int | None = None) -> AttentionGroupSpec:
+    return AttentionGroupSpec("full" if window is None else "sliding", 1, KVH, D, dtype, 16, window)
 
 
 def make_weight(name: str, *shape: int) -> Weight:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.cache_spec import CacheDtype, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheDtype
 from octavo.formats.gguf_quants import dequantize_bytes
 from octavo.formats.gguf_types import GgufType
 from octavo.program.builder import ProgramBuilder
@@ -50,8 +50,8 @@ class Shape:
 
 def make_program(shape: Shape = Shape()) -> Program:
     s = shape
-    full = CacheGroupSpec("full", s.layers, s.num_kv_heads, s.head_dim, s.cache_dtype, BLOCK_SIZE)
-    sliding = CacheGroupSpec("sliding", s.layers, s.num_kv_heads, s.head_dim, s.cache_dtype, BLOCK_SIZE, s.window)
+    full = AttentionGroupSpec("full", s.layers, s.num_kv_heads, s.head_dim, s.cache_dtype, BLOCK_SIZE)
+    sliding = AttentionGroupSpec("sliding", s.layers, s.num_kv_heads, s.head_dim, s.cache_dtype, BLOCK_SIZE, s.window)
     b = ProgramBuilder([full, sliding] if s.window else [full], max_model_len=MAX_MODEL_LEN)
     inv_freq = tuple(10000.0 ** (-i / (s.head_dim // 2)) for i in range(s.head_dim // 2))
     table = RopeTable("rope", inv_freq, 1.0, MAX_MODEL_LEN)

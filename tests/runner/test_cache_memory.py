@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import MAX_CACHE_BLOCKS
 from octavo.core.step import Move
 from octavo.errors import ConfigError
@@ -17,8 +17,8 @@ from octavo.runner.cache_memory import READ_SLACK_BYTES, CacheMemory, plan_capac
 from octavo.runner.lazy_memory import lazy_zeros
 
 
-def make_spec(num_layers: int = 1, block_size: int = 16, head_dim: int = 64) -> CacheGroupSpec:
-    return CacheGroupSpec("full", num_layers, 1, head_dim, "float16", block_size)
+def make_spec(num_layers: int = 1, block_size: int = 16, head_dim: int = 64) -> AttentionGroupSpec:
+    return AttentionGroupSpec("full", num_layers, 1, head_dim, "float16", block_size)
 
 
 def test_memory_is_zero_and_has_slack_behind_the_last_block() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from runner_fakes import VOCAB, FakeProgram, fake_token, make_assignment, make_plan
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.core.executor import Executor
 from octavo.errors import EngineDeadError, StepCancelledError
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
@@ -14,7 +14,7 @@ from octavo.runner.local_executor import LocalExecutor
 
 
 def make_executor(program: FakeProgram) -> LocalExecutor:
-    specs = [CacheGroupSpec("full", 1, 1, 64, "float16", 16)]
+    specs = [AttentionGroupSpec("full", 1, 1, 64, "float16", 16)]
     capacity = plan_capacity(specs, 8 * specs[0].block_bytes)
     inputs = InputBatch(max_num_seqs=4, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB)
     return LocalExecutor(program, capacity, CacheMemory(specs, capacity.num_blocks), inputs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from runner_fakes import VOCAB, FakeProgram, fake_token, make_assignment, make_plan
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.core.step import Move, PromptLogprobRows, TokenLogprobs
 from octavo.runner.cache_memory import CacheMemory
 from octavo.runner.input_batch import InputBatch
@@ -18,7 +18,7 @@ class Harness:
     """A runner with its fake program, seats and memory."""
 
     def __init__(self) -> None:
-        spec = CacheGroupSpec("full", 1, 1, 16, "float16", 16)
+        spec = AttentionGroupSpec("full", 1, 1, 16, "float16", 16)
         self.program = FakeProgram()
         self.inputs = InputBatch(max_num_seqs=8, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB)
         self.memory = CacheMemory([spec], [8])

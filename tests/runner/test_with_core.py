@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import SchedulerConfig
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_cache_manager import KVCacheManager
@@ -48,7 +48,7 @@ class HashProgram:
     """Writes (token, position) to each group's cache, and reads both back through the block tables."""
 
     def __init__(
-        self, memory: CacheMemory, specs: list[CacheGroupSpec], cancel_chance: float, rng: random.Random
+        self, memory: CacheMemory, specs: list[AttentionGroupSpec], cancel_chance: float, rng: random.Random
     ) -> None:
         self.specs = specs
         self.memory = memory
@@ -121,9 +121,9 @@ class Engine:
     num_cached_tokens: int = 0
 
     def __post_init__(self) -> None:
-        specs = [CacheGroupSpec("full", 1, 1, 2, "float32", 16)]
+        specs = [AttentionGroupSpec("full", 1, 1, 2, "float32", 16)]
         if self.windowed:
-            specs.append(CacheGroupSpec("sliding", 1, 1, 2, "float32", 16, WINDOW))
+            specs.append(AttentionGroupSpec("sliding", 1, 1, 2, "float32", 16, WINDOW))
         capacity = plan_capacity(specs, 0, self.num_blocks)
         memory = CacheMemory(specs, capacity.num_blocks)
         inputs = InputBatch(

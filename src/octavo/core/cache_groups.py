@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from octavo.cache_spec import AttentionGroupSpec
+
 if TYPE_CHECKING:
     from octavo.cache_spec import CacheGroupSpec
     from octavo.core.prefix_index import PrefixNode
@@ -84,4 +86,5 @@ def make_groups(specs: Sequence[CacheGroupSpec]) -> list[FullGroup]:
     return [
         FullGroup(group, spec.block_size) if spec.window is None else SlidingGroup(group, spec.block_size, spec.window)
         for group, spec in enumerate(specs)
+        if isinstance(spec, AttentionGroupSpec)
     ]

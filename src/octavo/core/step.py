@@ -40,7 +40,8 @@ class SeatAssignment:
     seed: int
     """Resolved: never None. Randomness is Philox keyed by (seed, token position)."""
     block_ids: tuple[list[int], ...]
-    """Per cache group, the block table so far; a block that was left behind by a window is -1."""
+    """Per cache group, the block table so far; a block that was left behind by a window is -1. The table of a state
+    group is one entry: the request's slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,25 @@ class BlockReplace:
 class Move:
     """One piece of cache bookkeeping, done in list order before the body runs."""
 
-    kind: Literal["copy_block"]
+    kind: Literal["copy_block", "clear_state", "restore_state", "copy_state"]
+    """`copy_block`: all of a block. `clear_state`: a slot that starts from nothing. `restore_state`: a slot
+    from a snapshot, at the border where that was taken. `copy_state`: all of a slot, for a fork."""
     group: int
     source: int
+    """-1 for `clear_state`."""
     target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSave:
+    """A snapshot to leave while a request's rows run: its state after `position` tokens, written to another slot."""
+
+    request: int
+    """Index into the plan's `seats`."""
+    group: int
+    position: int
+    """A multiple of the block size, past `num_computed_tokens`, at most that plus `num_scheduled_tokens`."""
+    slot: int
 
 
 @dataclass(slots=True)
@@ -106,6 +122,8 @@ class SchedulerOutput:
     """[N] position of the token to be sampled: the position of the row plus one."""
 
     prompt_logprob_rows: list[PromptLogprobRows] = field(default_factory=list)
+    state_saves: list[StateSave] = field(default_factory=list)
+    """In order of (request, position)."""
 
     @property
     def num_tokens(self) -> int:

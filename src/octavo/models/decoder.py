@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.cache_spec import CacheDtype, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheDtype, CacheGroupSpec
 from octavo.models.base import DecoderSpec, LayerSpec
 from octavo.models.decoder_weights import (
     LayerWeights,
@@ -91,8 +91,8 @@ def _cache_layout(
     windows = [layer.window for layer in spec.layers]
     group_of = {window: group for group, window in enumerate(dict.fromkeys(windows))}
     refs = [CacheRef(group_of[window], windows[:index].count(window)) for index, window in enumerate(windows)]
-    groups = [
-        CacheGroupSpec(
+    groups: list[CacheGroupSpec] = [
+        AttentionGroupSpec(
             kind="full" if window is None else "sliding",
             num_layers=windows.count(window),
             num_kv_heads=spec.num_kv_heads,

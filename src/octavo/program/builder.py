@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.program.ops import (
     Add,
     CacheRef,
@@ -211,9 +211,11 @@ class ProgramBuilder:
         _check(same, f"{kind}: [{a.rows}, {a.width}] and [{b.rows}, {b.width}] differ")
         return self._value(a.rows, a.width)
 
-    def _group(self, cache: CacheRef) -> CacheGroupSpec:
+    def _group(self, cache: CacheRef) -> AttentionGroupSpec:
         _check(0 <= cache.group < len(self._cache_groups), f"cache group {cache.group} does not exist")
         group = self._cache_groups[cache.group]
+        if not isinstance(group, AttentionGroupSpec):
+            raise ValueError(f"cache group {cache.group} holds recurrent states, not keys and values")
         _check(0 <= cache.layer < group.num_layers, f"cache group {cache.group} has no layer {cache.layer}")
         return group
 

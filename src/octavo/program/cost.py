@@ -70,7 +70,7 @@ def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[s
 
 def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, moved: int) -> OpCost:
     """Count pairs of a query and a position it sees, and the cached tokens that a request's queries see together."""
-    group = program.cache_groups[op.cache.group]
+    group = program.attention_group(op.cache)
     pairs = tokens = 0
     for query_len, seq_len in zip(shape.query_lens, shape.seq_lens, strict=True):
         visible = [_num_visible(position, op.window) for position in range(seq_len - query_len, seq_len)]
@@ -81,7 +81,7 @@ def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, move
 
 
 def _cache_dtype_bytes(program: Program, cache: CacheRef) -> int:
-    return CACHE_DTYPE_BYTES[program.cache_groups[cache.group].dtype]
+    return CACHE_DTYPE_BYTES[program.attention_group(cache).dtype]
 
 
 def _num_visible(position: int, window: int | None) -> int:

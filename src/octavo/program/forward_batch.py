@@ -22,6 +22,8 @@ EDIT_DTYPE = np.dtype(
 """One change of one logit, in this order: x += bias; x = x / repetition if x > 0 else x * repetition; x -= penalty.
 A bias of -inf bans the token; repetition 1 and penalty 0 change nothing."""
 
+NO_STATE_SAVES: Int32Array = np.zeros((0, 4), np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
@@ -39,9 +41,11 @@ class ForwardBatch:
     seq_lens: Int32Array
     """[R] tokens including this step's."""
     block_tables: Sequence[Int32Array]
-    """Per cache group [R, blocks]; only entries of visible positions are read."""
+    """Per cache group [R, blocks]; only entries of visible positions are read. Of a state group [R, 1]: the slot."""
     slot_mapping: Sequence[Int64Array]
-    """Per cache group [T]: block * block_size + offset, or -1: not written."""
+    """Per cache group [T]: block * block_size + offset, or -1: not written. Of a state group: empty."""
+    state_saves: Int32Array = NO_STATE_SAVES
+    """[S, 4] request, group, position, slot: see `core.step.StateSave`."""
 
 
 @dataclass(frozen=True, slots=True)

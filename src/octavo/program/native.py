@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.config import LogprobsMode
 from octavo.errors import EngineDeadError, StepCancelledError
 from octavo.native import kernels
@@ -68,6 +68,8 @@ class NativeProgram:
             max_model_len=max_model_len,
         )
         for spec, pool in zip(cache_groups, pools, strict=True):
+            if not isinstance(spec, AttentionGroupSpec):
+                raise NotImplementedError("the native executor has no recurrent states")
             self._native.add_group(pool, spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.block_size, spec.dtype)
         self._emit(lowered, plan.offsets)
         self._is_closed = False

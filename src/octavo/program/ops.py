@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from octavo.cache_spec import CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 
 Rows = Literal["T", "N"]
 Gate = Literal["silu", "gelu_tanh"]
@@ -295,3 +295,13 @@ class Program:
     """Width of the logits: the weights', which may exceed the tokenizer's."""
     hidden_size: int
     max_model_len: int
+
+    def attention_group(self, cache: CacheRef) -> AttentionGroupSpec:
+        """Return the group of a layer's keys and values.
+
+        Raises: TypeError for a group of recurrent states.
+        """
+        group = self.cache_groups[cache.group]
+        if not isinstance(group, AttentionGroupSpec):
+            raise TypeError(f"cache group {cache.group} holds recurrent states, not keys and values")
+        return group

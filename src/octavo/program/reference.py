@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.cache_spec import CacheDtype, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheDtype
 from octavo.program.ops import (
     ACTIVATION_GROUP,
     Add,
@@ -56,7 +56,7 @@ class ReferenceWeights:
 class ReferenceCache:
     """Keys and values of one cache group: [blocks, layers, block_size, KVH, D]."""
 
-    def __init__(self, spec: CacheGroupSpec, num_blocks: int) -> None:
+    def __init__(self, spec: AttentionGroupSpec, num_blocks: int) -> None:
         shape = (num_blocks, spec.num_layers, spec.block_size, spec.num_kv_heads, spec.head_dim)
         self.spec = spec
         self.k = np.zeros(shape, dtype=np.float32)
@@ -75,7 +75,11 @@ class ReferenceExecutor:
         activation_quantization: bool = False,
     ) -> None:
         self.program = program
-        self.caches = [ReferenceCache(s, n) for s, n in zip(program.cache_groups, num_blocks, strict=True)]
+        self.caches = [
+            ReferenceCache(s, n)
+            for s, n in zip(program.cache_groups, num_blocks, strict=True)
+            if isinstance(s, AttentionGroupSpec)
+        ]
         self._weights = weights
         self._activation_quantization = activation_quantization
         self._rope_tables = {table.name: build_rope_table(table) for table in program.rope_tables}
