@@ -7,7 +7,7 @@ code checks every bound once per call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,10 @@ EDIT_DTYPE = np.dtype(
 """One change of one logit, in this order: x += bias; x = x / repetition if x > 0 else x * repetition; x -= penalty.
 A bias of -inf bans the token; repetition 1 and penalty 0 change nothing."""
 
-NO_STATE_SAVES: Int32Array = np.zeros((0, 4), np.int32)
+
+def no_state_saves() -> Int32Array:
+    """Return the saves of a step that leaves no snapshot."""
+    return np.zeros((0, 4), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class ForwardBatch:
     """Per cache group [R, blocks]; only entries of visible positions are read. Of a state group [R, 1]: the slot."""
     slot_mapping: Sequence[Int64Array]
     """Per cache group [T]: block * block_size + offset, or -1: not written. Of a state group: empty."""
-    state_saves: Int32Array = NO_STATE_SAVES
+    state_saves: Int32Array = field(default_factory=no_state_saves)
     """[S, 4] request, group, position, slot: see `core.step.StateSave`."""
 
 
