@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PROMPT ?= What is the capital of France? Answer in one sentence.
 
-.PHONY: help run test test-all lint sanitize docs clean
+.PHONY: help run test test-all bench-smoke lint sanitize docs clean
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -18,10 +18,13 @@ test: $(VENV)/.installed-test  ## install, then the test suite
 test-all: $(VENV)/.installed-test  ## the test suite with the larger matrix
 	$(BIN)/python -m pytest -n 2
 
+bench-smoke: $(VENV)/.installed  ## every benchmark, tiny: that each runs and prints its JSON
+	$(BIN)/python tools/bench_smoke.py
+
 lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated docs
 	$(BIN)/mypy
-	$(BIN)/ruff check src tests tools examples
-	$(BIN)/ruff format --check src tests tools examples
+	$(BIN)/ruff check src tests tools examples benchmarks
+	$(BIN)/ruff format --check src tests tools examples benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_sizes.py
 	$(BIN)/cog --check docs/*.md

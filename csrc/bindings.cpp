@@ -12,4 +12,5 @@ NB_MODULE(OCTAVO_MODULE, m) {
   OCTAVO_NS::bind_attention(m);
   OCTAVO_NS::bind_sampler(m);
   OCTAVO_NS::bind_program(m);
+  OCTAVO_NS::bind_peaks(m);
 }

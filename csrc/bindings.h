@@ -12,5 +12,6 @@ void bind_row_ops(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
+void bind_peaks(nanobind::module_& m);
 
 }  // namespace OCTAVO_NS

@@ -51,6 +51,13 @@ class LLM:
         llm._start(engine_args)
         return llm
 
+    @classmethod
+    def from_engine(cls, engine: LLMEngine) -> LLM:
+        """Make one around an engine that runs; closing it closes the engine."""
+        llm = cls.__new__(cls)
+        llm._attach(engine)
+        return llm
+
     def _start(self, config: EngineConfig) -> None:
         from octavo.frontend.build import build_engine  # loads native code: with the first model, not with the class
 

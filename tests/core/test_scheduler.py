@@ -424,6 +424,8 @@ def test_each_step_is_told_in_numbers() -> None:
             num_waiting=0,
             num_used_blocks=3,
             num_free_blocks=13,
+            num_computed_tokens=(0, 0),
+            num_scheduled_tokens=(6, 4),
         )
     ]
 

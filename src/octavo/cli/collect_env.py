@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 
 import click
 
@@ -54,17 +53,8 @@ def _kernels() -> Iterator[tuple[str, str]]:
 
 
 def _machine() -> Iterator[tuple[str, str]]:
-    from octavo.frontend.machine import available_memory_bytes, total_memory_bytes
+    from octavo.frontend.machine import available_memory_bytes, processor_name, total_memory_bytes
 
-    yield "processor", _processor()
+    yield "processor", processor_name()
     yield "logical CPUs", str(os.cpu_count())
     yield "memory", f"{total_memory_bytes() / 2**30:.1f} GiB, {available_memory_bytes() / 2**30:.1f} GiB available"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

@@ -14,6 +14,7 @@ from octavo.errors import OctavoError
 from octavo.version import __version__
 
 _COMMANDS = {
+    "bench": "octavo.cli.bench",
     "collect-env": "octavo.cli.collect_env",
     "generate": "octavo.cli.generate",
     "pull": "octavo.cli.pull",

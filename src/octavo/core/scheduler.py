@@ -240,6 +240,8 @@ class Scheduler:
             num_waiting=len(self.roster.waiting),
             num_used_blocks=sum(self.manager.pool.num_used),
             num_free_blocks=self.manager.pool.num_free_rows(),
+            num_computed_tokens=tuple(step.plan.num_computed_tokens.tolist()),
+            num_scheduled_tokens=tuple(step.plan.num_scheduled_tokens.tolist()),
         )
         self._events.emit(event)
 

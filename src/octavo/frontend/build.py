@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.core.admission import AdmissionPolicy
@@ -15,6 +17,7 @@ from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.resolve import ResolvedConfig, cache_bytes, resolve, scheduler_config
 from octavo.models.decoder import build_program
 from octavo.native import kernels
+from octavo.observe.events import NULL_SINK, EventSink, EventTee
 from octavo.program.native import NativeProgram
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
 from octavo.runner.input_batch import InputBatch
@@ -28,8 +31,33 @@ if TYPE_CHECKING:
     from octavo.weights.store import WeightStore
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine that runs, and the facts about it that costs and limits are worked out from."""
+
+    engine: LLMEngine
+    program: Program
+    weight_bytes: Mapping[str, int]
+    """What each weight of the program takes in memory, by name."""
+    int8_weights: frozenset[str]
+    """Matrices whose products are computed in 8-bit integers."""
+    num_threads: int
+    isa: str
+
+
 def build_engine(config: EngineConfig) -> LLMEngine:
     """Load a model and start an engine for it.
+
+    Raises: `ConfigError`, `ModelLoadError`, `NativeError`.
+    """
+    return build(config).engine
+
+
+def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine:
+    """Load a model and start an engine for it, with someone who listens.
+
+    Args:
+        events: hears what the engine decides.
 
     Raises: `ConfigError`, `ModelLoadError`, `NativeError`.
     """
@@ -42,16 +70,17 @@ def build_engine(config: EngineConfig) -> LLMEngine:
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
     metrics = EngineMetrics()
+    sink: EventSink = EventTee(metrics, events) if events.enabled else metrics
     manager = KVCacheManager(
         program.cache_groups,
         executor.capacity(),
         enable_prefix_caching=scheduling.enable_prefix_caching,
         give_back=executor.release_blocks,
-        events=metrics,
+        events=sink,
     )
-    return LLMEngine(
+    engine = LLMEngine(
         EngineParts(
-            core=EngineCore(Scheduler(scheduling, manager, events=metrics), executor, events=metrics),
+            core=EngineCore(Scheduler(scheduling, manager, events=sink), executor, events=sink),
             tokenizer=model.tokenizer,
             metrics=metrics,
             default_sampling_params=model.default_sampling_params,
@@ -69,6 +98,14 @@ def build_engine(config: EngineConfig) -> LLMEngine:
                 max_model_len=scheduling.max_model_len,
             ),
         )
+    )
+    return BuiltEngine(
+        engine,
+        program,
+        weights.bytes_by_name(),
+        weights.quantized_matrices() if config.activation_quantization else frozenset(),
+        resolved.num_threads,
+        str(kernels().isa),
     )
 
 

@@ -1,7 +1,9 @@
-"""Memory that this process may use: the machine's, within the limits of containers."""
+"""The processor, and the memory that this process may use: the machine's, within the limits of containers."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,21 @@ from octavo.native.cgroups import own_groups, read_text
 
 _UNLIMITED = 1 << 60
 """Limits above this mean "none": cgroup v1 writes a huge number."""
+
+
+def processor_name(root: Path = Path("/")) -> str:
+    """Return what the processor calls itself."""
+    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory that this process has had resident so far; pages of mapped files count."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def available_memory_bytes(root: Path = Path("/")) -> int:

@@ -113,6 +113,10 @@ class StepPlanned(NamedTuple):
     """Blocks of all cache groups that running requests hold."""
     num_free_blocks: int
     """Blocks that each cache group could still give."""
+    num_computed_tokens: tuple[int, ...]
+    """[R] tokens of each request that were computed before."""
+    num_scheduled_tokens: tuple[int, ...]
+    """[R] rows of each request in this step."""
 
 
 class StepFinished(NamedTuple):
@@ -181,3 +185,18 @@ class NullSink:
 
 
 NULL_SINK: EventSink = NullSink()
+
+
+class EventTee:
+    """Two sinks that hear the same."""
+
+    enabled = True
+
+    def __init__(self, first: EventSink, second: EventSink) -> None:
+        self._first = first
+        self._second = second
+
+    def emit(self, event: Event) -> None:
+        """Pass `event` on to both."""
+        self._first.emit(event)
+        self._second.emit(event)

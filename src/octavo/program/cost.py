@@ -73,9 +73,9 @@ def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, move
     group = program.attention_group(op.cache)
     pairs = tokens = 0
     for query_len, seq_len in zip(shape.query_lens, shape.seq_lens, strict=True):
-        visible = [_num_visible(position, op.window) for position in range(seq_len - query_len, seq_len)]
-        pairs += sum(visible)
-        tokens += visible[0] + query_len - 1
+        first = seq_len - query_len
+        pairs += _num_pairs(seq_len, op.window) - _num_pairs(first, op.window)
+        tokens += _num_visible(first, op.window) + query_len - 1
     token_bytes = 2 * group.num_kv_heads * group.head_dim * _cache_dtype_bytes(program, op.cache)
     return OpCost(op, 4 * pairs * op.num_heads * group.head_dim, moved + tokens * token_bytes)
 
@@ -87,3 +87,9 @@ def _cache_dtype_bytes(program: Program, cache: CacheRef) -> int:
 def _num_visible(position: int, window: int | None) -> int:
     """Return how many positions a query sees, its own included."""
     return position + 1 if window is None else min(position + 1, window)
+
+
+def _num_pairs(num_positions: int, window: int | None) -> int:
+    """Return how many positions the first `num_positions` queries see together."""
+    growing = num_positions if window is None else min(num_positions, window)
+    return growing * (growing + 1) // 2 + (num_positions - growing) * (window or 0)

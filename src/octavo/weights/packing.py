@@ -38,6 +38,11 @@ class PackedMatrix(lowering.PackedMatrix, Protocol):
     """A native matrix [N, K]."""
 
     @property
+    def format(self) -> int:
+        """One of `NATIVE_FORMATS`."""
+        ...
+
+    @property
     def nbytes(self) -> int:
         """Bytes it takes."""
         ...

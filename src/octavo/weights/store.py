@@ -28,8 +28,18 @@ class WeightStore:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights in memory."""
-        packed = sum(segment.nbytes for segments in self.matrices.values() for segment in segments)
-        return packed + sum(vector.nbytes for vector in self.vectors.values())
+        return sum(self.bytes_by_name().values())
+
+    def bytes_by_name(self) -> dict[str, int]:
+        """Return the bytes of each weight in memory."""
+        packed = {name: sum(segment.nbytes for segment in segments) for name, segments in self.matrices.items()}
+        return {**packed, **{name: vector.nbytes for name, vector in self.vectors.items()}}
+
+    def quantized_matrices(self) -> frozenset[str]:
+        """Return the names of the matrices whose segments are all quantised."""
+        return frozenset(
+            name for name, segments in self.matrices.items() if all(segment.is_quantized for segment in segments)
+        )
 
 
 def load_weights(program: Program, checkpoint: Checkpoint, *, pack: Packer, num_threads: int) -> WeightStore:

@@ -1,0 +1,102 @@
+"""Whole steps of a model without an engine around it: their native time, by batch size and context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from octavo.bench.step_work import WorkModel
+from octavo.errors import ConfigError
+from octavo.frontend.resolve import resolve
+from octavo.models.decoder import build_program
+from octavo.native import kernels
+from octavo.program.cost import StepShape
+from octavo.runner.step_timer import StepTimer, cache_pools
+from octavo.weights.store import load_weights
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.program.ops import Program
+    from octavo.weights.store import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProgram:
+    """A program with its weights, and how it is run."""
+
+    program: Program
+    weights: WeightStore
+    num_threads: int
+    activation_quantization: bool
+
+    @property
+    def work_model(self) -> WorkModel:
+        """What its steps have to do at least."""
+        int8 = self.weights.quantized_matrices() if self.activation_quantization else frozenset()
+        return WorkModel(self.program, self.weights.bytes_by_name(), int8)
+
+    def timer(self, program: Program, weights: WeightStore, **options: Any) -> StepTimer:
+        """Return a timer of this program, or of one that was made from it."""
+        return StepTimer(
+            program,
+            weights,
+            num_threads=self.num_threads,
+            activation_quantization=self.activation_quantization,
+            **options,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """One shape of step: body, head and greedy choice."""
+
+    num_requests: int
+    num_rows: int
+    context_len: int
+    seconds: float
+    """The least of several runs."""
+    mean_seconds: float
+    tokens_per_s: float
+    """Rows over the least time."""
+
+
+def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
+    """Load a model, for requests of up to `longest` tokens.
+
+    Raises: `ConfigError` if the model was not made for that many; `ModelLoadError`.
+    """
+    resolved = resolve(config)
+    positions = resolved.positions()
+    if longest > positions:
+        raise ConfigError(f"The model was made for {positions} tokens; a request of {longest} is too long.")
+    program = build_program(
+        resolved.model.spec, max_model_len=positions, block_size=config.block_size, cache_dtype=resolved.cache_dtype
+    )
+    pack = kernels().PackedMatrix.pack
+    weights = load_weights(program, resolved.model.checkpoint, pack=pack, num_threads=resolved.num_threads)
+    return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)
+
+
+def decode_step(num_requests: int, context_len: int) -> StepShape:
+    """Return the step that makes one token for each of so many requests."""
+    return StepShape([1] * num_requests, [context_len] * num_requests, num_requests)
+
+
+def measure_steps(loaded: LoadedProgram, shapes: Sequence[StepShape], *, min_seconds: float = 0.1) -> list[StepFigures]:
+    """Measure whole steps, each for at least `min_seconds`."""
+    pools = cache_pools(loaded.program.cache_groups, shapes)
+    with loaded.timer(loaded.program, loaded.weights, shapes=shapes, pools=pools) as timer:
+        return [_figures(shape, timer.seconds(shape, at_least=min_seconds)) for shape in shapes]
+
+
+def _figures(shape: StepShape, runs: Sequence[float]) -> StepFigures:
+    num_rows = sum(shape.query_lens)
+    return StepFigures(
+        num_requests=len(shape.query_lens),
+        num_rows=num_rows,
+        context_len=max(shape.seq_lens),
+        seconds=min(runs),
+        mean_seconds=sum(runs) / len(runs),
+        tokens_per_s=num_rows / min(runs),
+    )

@@ -1,0 +1,158 @@
+"""`octavo bench`: measure the engine. Flags and their meanings are those of `vllm bench` where it has them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from octavo.cli.engine_flags import engine_flags, given_engine_options
+
+if TYPE_CHECKING:
+    from octavo.bench.report import Report
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MODEL_HELP = "A GGUF file, a directory, a hub id or a built-in name."
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure speed: of whole jobs, of one batch, of each kernel, of the start.
+
+    Each prints a table. With --json the last line of stdout is one JSON document: the recipe to repeat the
+    measurement, and the figures. Measure on an idle machine.
+    """
+
+
+def _shared_flags(needs_model: bool = True) -> Callable[[Command], Command]:
+    """Add what every benchmark takes."""
+
+    def add(decorated: Command) -> Command:
+        decorated = engine_flags(decorated)
+        decorated = click.option("-q", "--quiet", is_flag=True, help="No progress.")(decorated)
+        decorated = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")(decorated)
+        return click.option("-m", "--model", required=needs_model, help=_MODEL_HELP)(decorated)
+
+    return add
+
+
+@command.command("throughput")
+@_shared_flags()
+@click.option(
+    "--dataset-name",
+    type=click.Choice(["random", "custom"]),
+    default="random",
+    show_default=True,
+    help="Random token ids, or the prompts of a file.",
+)
+@click.option(
+    "--dataset-path", help='File with one JSON object a line: {"prompt": "...", "output_tokens": 100}; --output-len '
+    "where there is no output_tokens.",
+)  # fmt: skip
+@click.option("--input-len", type=int, default=128, show_default=True, help="Tokens of each random prompt.")
+@click.option("--output-len", type=int, default=128, show_default=True, help="Tokens to generate for each prompt.")
+@click.option("--num-prompts", type=int, help="Requests, all at once.  [default: 64, or all of the file]")
+@click.option(
+    "--length-sigma",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Lengths vary: log-normal with this sigma, --input-len and --output-len being the medians.",
+)
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+def throughput(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Serve many requests that arrive at once, until all are done."""
+    from octavo.bench.throughput import run_throughput
+    from octavo.bench.workload import Workload
+
+    names = ("dataset_name", "dataset_path", "input_len", "output_len", "num_prompts", "length_sigma")
+    workload = Workload(**{name: flags[name] for name in names}, seed=flags["seed"] or 0)
+    options = given_engine_options(flags)
+    progress = _shows_progress(quiet)
+    _show(run_throughput(model, options, workload, temperature=flags["temperature"], show_progress=progress), as_json)
+
+
+@command.command("latency")
+@_shared_flags()
+@click.option("--input-len", type=int, default=32, show_default=True, help="Tokens of each prompt.")
+@click.option("--output-len", type=int, default=128, show_default=True, help="Tokens to generate for each prompt.")
+@click.option("--batch-size", type=int, default=8, show_default=True, help="Requests of the batch.")
+@click.option("--num-iters", type=int, default=10, show_default=True, help="How often the batch is run.")
+@click.option("--num-iters-warmup", type=int, default=3, show_default=True, help="Runs before, which do not count.")
+def latency(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Run one batch again and again, each time with new prompts."""
+    from octavo.bench.latency import LatencyRuns, run_latency
+
+    runs = LatencyRuns(flags["batch_size"], flags["num_iters"], flags["num_iters_warmup"])
+    report = run_latency(
+        model,
+        given_engine_options(flags),
+        runs,
+        input_len=flags["input_len"],
+        output_len=flags["output_len"],
+        seed=flags["seed"] or 0,
+        show_progress=_shows_progress(quiet),
+    )
+    _show(report, as_json)
+
+
+@command.command("kernels")
+@_shared_flags(needs_model=False)
+@click.option(
+    "--batch-sizes", default="1,8,64", show_default=True, help="Decoding requests of a step, separated by commas."
+)
+@click.option("--context-len", type=int, default=256, show_default=True, help="Tokens of each of them.")
+@click.option(
+    "--input-len", type=int, default=512, show_default=True, help="Tokens of the prompt that is one step more."
+)
+@click.option(
+    "--min-seconds", type=float, default=0.1, show_default=True, help="Time spent on each measurement, at least."
+)
+@click.option(
+    "--formats",
+    default="Q4_1,Q4_K,Q6_K,Q8_0,BF16",
+    show_default=True,
+    help="Weight formats to measure where no model is given.",
+)
+def kernels(model: str | None, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Run each kind of op by itself, beside the peaks of the machine measured in the same second.
+
+    Without a model: the shapes of a small one, with random weights in several formats.
+    """
+    from octavo.bench.kernels import KernelSteps, run_kernels
+
+    steps = KernelSteps(_numbers(flags["batch_sizes"]), flags["context_len"], flags["input_len"], flags["min_seconds"])
+    formats = [name.strip() for name in flags["formats"].split(",")]
+    options = given_engine_options(flags)
+    _show(run_kernels(model, options, steps, formats=formats, show_progress=_shows_progress(quiet)), as_json)
+
+
+@command.command("startup")
+@_shared_flags()
+@click.option("--num-iters", type=int, default=5, show_default=True, help="Starts that count.")
+def startup(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Start fresh processes, from nothing to the first token."""
+    from octavo.bench.startup import run_startup
+
+    options = given_engine_options(flags)
+    _show(run_startup(model, options, num_iters=flags["num_iters"], show_progress=_shows_progress(quiet)), as_json)
+
+
+def _show(report: Report, as_json: bool) -> None:
+    click.echo(report.table)
+    if as_json:
+        click.echo(report.to_json())
+
+
+def _shows_progress(quiet: bool) -> bool:
+    return not quiet and sys.stderr.isatty()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"expected whole numbers separated by commas, got {text!r}") from error

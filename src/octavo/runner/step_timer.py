@@ -1,0 +1,152 @@
+"""Runs a program without an engine around it, in steps of any shape: for benchmarks and explanations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.cache_spec import AttentionGroupSpec
+from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch
+from octavo.program.native import NativeProgram
+from octavo.runner.cache_memory import READ_SLACK_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from octavo.cache_spec import CacheGroupSpec
+    from octavo.program.cost import StepShape
+    from octavo.program.lowering import ProgramWeights
+    from octavo.program.ops import Program
+
+_FEW_TOKENS = 16
+"""Token ids of a step are below this: small enough for any vocabulary."""
+_CACHE_FILL = 0x2C
+"""Every byte of a cache: in any of its dtypes an ordinary small number, neither NaN nor denormal."""
+
+
+class StepTimer:
+    """A program by itself, without scheduler and requests: runs steps of any shape.
+
+    Args:
+        program: a model's, or what `isolation.isolate` made of it; then without a head.
+        shapes: of all steps that will be asked for.
+        pools: memory of the cache, from `cache_pools` for the same shapes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: ProgramWeights,
+        *,
+        shapes: Sequence[StepShape],
+        pools: Sequence[NDArray[np.uint8]],
+        num_threads: int,
+        activation_quantization: bool = True,
+        has_head: bool = True,
+    ) -> None:
+        self._program = program
+        self._has_head = has_head
+        self._native = NativeProgram(
+            program,
+            weights,
+            cache_groups=program.cache_groups,
+            pools=pools,
+            max_num_tokens=max(sum(shape.query_lens) for shape in shapes),
+            max_num_seqs=max(len(shape.query_lens) for shape in shapes),
+            max_model_len=program.max_model_len,
+            num_threads=num_threads,
+            activation_quantization=activation_quantization,
+        )
+
+    def __enter__(self) -> StepTimer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._native.close()
+
+    def seconds(self, shape: StepShape, *, at_least: float = 0.1, max_runs: int = 1000) -> list[float]:
+        """Return the native time of each of several runs, after one that does not count.
+
+        Args:
+            at_least: seconds they take together, unless `max_runs` come first; two runs there are always.
+        """
+        batch = make_forward_batch(self._program.cache_groups, shape)
+        rows = _greedy_rows(shape, self._program.vocab_size) if self._has_head else None
+        self._run(batch, rows)
+        runs: list[float] = []
+        started = time.perf_counter()
+        while len(runs) < 2 or (len(runs) < max_runs and time.perf_counter() - started < at_least):
+            runs.append(self._run(batch, rows))
+        return runs
+
+    def _run(self, batch: ForwardBatch, rows: SampleBatch | None) -> float:
+        seconds = self._native.run(batch)
+        return seconds if rows is None else seconds + self._native.sample(rows).native_seconds
+
+
+def cache_pools(groups: Sequence[CacheGroupSpec], shapes: Sequence[StepShape]) -> list[NDArray[np.uint8]]:
+    """Return memory for the caches of the largest of these steps, filled with numbers."""
+    return [
+        np.full(
+            max(_blocks_per_request(group, shape) * len(shape.seq_lens) for shape in shapes) * group.block_bytes
+            + READ_SLACK_BYTES,
+            _CACHE_FILL,
+            np.uint8,
+        )
+        for group in groups
+    ]
+
+
+def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape) -> ForwardBatch:
+    """Return a step of this shape. Blocks lie in no order, as after some time of serving."""
+    query_lens, seq_lens = np.asarray(shape.query_lens), np.asarray(shape.seq_lens)
+    starts = np.concatenate([[0], np.cumsum(query_lens)])
+    request = np.repeat(np.arange(len(query_lens)), query_lens)
+    positions = np.arange(starts[-1]) - starts[request] + (seq_lens - query_lens)[request]
+    tables, slots = [], []
+    for group in groups:
+        per_request = _blocks_per_request(group, shape)
+        order = np.random.default_rng(0).permutation(per_request * len(seq_lens))
+        table = order.astype(np.int32).reshape(len(seq_lens), per_request)
+        tables.append(table)
+        if isinstance(group, AttentionGroupSpec):
+            block = table[request, positions // group.block_size].astype(np.int64)
+            slots.append(block * group.block_size + positions % group.block_size)
+        else:
+            slots.append(np.zeros(0, np.int64))
+    return ForwardBatch(
+        token_ids=(np.arange(starts[-1]) % _FEW_TOKENS).astype(np.int32),
+        positions=positions.astype(np.int32),
+        query_start_loc=starts.astype(np.int32),
+        seq_lens=seq_lens.astype(np.int32),
+        block_tables=tables,
+        slot_mapping=slots,
+    )
+
+
+def _greedy_rows(shape: StepShape, vocab_size: int) -> SampleBatch:
+    """Return the choice of the most probable token for the last rows of a step."""
+    count, num_rows = shape.num_logit_rows, sum(shape.query_lens)
+    return SampleBatch(
+        rows=np.arange(num_rows - count, num_rows, dtype=np.int32),
+        temperature=np.zeros(count, np.float32),
+        top_k=np.zeros(count, np.int32),
+        top_p=np.ones(count, np.float32),
+        min_p=np.zeros(count, np.float32),
+        seed=np.zeros(count, np.uint64),
+        position=np.zeros(count, np.int64),
+        num_logprobs=np.full(count, -1, np.int32),
+        forced_token=np.full(count, -1, np.int32),
+        edit_offsets=np.zeros(count + 1, np.int64),
+        edits=np.empty(0, EDIT_DTYPE),
+        allowed_rows=np.full(count, -1, np.int32),
+        allowed=np.empty((0, -(-vocab_size // 32)), np.uint32),
+    )
+
+
+def _blocks_per_request(group: CacheGroupSpec, shape: StepShape) -> int:
+    """Return how many blocks each request of a step has: all the same number; of a state group, one slot."""
+    return -(-max(shape.seq_lens) // group.block_size) if isinstance(group, AttentionGroupSpec) else 1
