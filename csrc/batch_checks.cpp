@@ -26,6 +26,23 @@ void check_group(const GroupTables& tables, const Batch& batch, const GroupLimit
   for (int64_t t = 0; t < batch.num_tokens; t++) check_range("a slot", tables.slot_mapping[t], -1, num_slots - 1);
 }
 
+void check_slots(const GroupTables& tables, const Batch& batch, const GroupLimits& limits) {
+  for (int32_t r = 0; r < batch.num_requests; r++)
+    check_range("a state slot", tables.block_tables[r * tables.block_table_stride], 0, limits.num_blocks - 1);
+}
+
+void check_save(const StateSave& save, const Batch& batch, const BatchLimits& limits) {
+  check_range("the request of a state save", save.request, 0, batch.num_requests - 1);
+  check_range("the group of a state save", save.group, 0, (int64_t)limits.groups.size() - 1);
+  const GroupLimits& group = limits.groups[(size_t)save.group];
+  if (!group.is_state) fail("group %d holds no states that could be saved", save.group);
+  check_range("the slot of a state save", save.slot, 0, group.num_blocks - 1);
+  const int64_t seq_len = batch.seq_lens[save.request];
+  const int64_t num_rows = batch.query_start_loc[save.request + 1] - batch.query_start_loc[save.request];
+  check_range("the position of a state save", save.position, seq_len - num_rows + 1, seq_len);
+  if (save.position % kOpenChunk) fail("the position of a state save must be a multiple of %d, got %d", kOpenChunk, save.position);
+}
+
 }  // namespace
 
 void check_batch(const Batch& batch, const BatchLimits& limits) {
@@ -40,7 +57,11 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
     check_range("query_start_loc", end, begin + 1, batch.num_tokens);
     check_range("a sequence length", batch.seq_lens[r], end - begin, limits.max_model_len);
   }
-  for (size_t g = 0; g < limits.groups.size(); g++) check_group(batch.groups[g], batch, limits.groups[g]);
+  for (size_t g = 0; g < limits.groups.size(); g++) {
+    const auto check = limits.groups[g].is_state ? check_slots : check_group;
+    check(batch.groups[g], batch, limits.groups[g]);
+  }
+  for (int64_t i = 0; i < batch.num_saves; i++) check_save(batch.saves[i], batch, limits);
 }
 
 void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens) {
@@ -48,13 +69,15 @@ void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens)
 }
 
 void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits) {
-  check_all("num_logprobs", samples.num_logprobs, num_rows, -1, samples.top_stride);
-  check_all("a forced token", samples.forced_token, num_rows, -1, limits.vocab_size - 1);
-  check_all("allowed_rows", samples.allowed_rows, num_rows, -1, limits.num_masks - 1);
-  check_equal("edit_offsets[0]", samples.edit_offsets[0], 0);
-  for (int64_t n = 0; n < num_rows; n++)
-    check_range("edit_offsets", samples.edit_offsets[n + 1], samples.edit_offsets[n], limits.num_edits);
-  for (int64_t e = 0; e < samples.edit_offsets[num_rows]; e++)
+  for (int64_t n = 0; n < num_rows; n++) {
+    const SampleChoice& choice = samples.choices[n];
+    check_range("num_logprobs", choice.num_logprobs, -1, samples.top_stride);
+    check_range("a forced token", choice.forced_token, -1, limits.vocab_size - 1);
+    check_range("an allowed row", choice.allowed_row, -1, limits.num_masks - 1);
+    check_range("a first edit", choice.first_edit, 0, limits.num_edits);
+    check_range("a number of edits", choice.num_edits, 0, limits.num_edits - choice.first_edit);
+  }
+  for (int64_t e = 0; e < limits.num_edits; e++)
     check_range("an edit's token id", samples.edits[e].token_id, 0, limits.vocab_size - 1);
 }
 

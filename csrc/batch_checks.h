@@ -13,6 +13,7 @@ struct GroupLimits {
   int64_t num_blocks;
   int32_t block_size;
   int32_t window;  // the longest view of a layer of the group; 0: all positions
+  bool is_state = false;  // blocks are slots of recurrent states, one for each request
 };
 
 struct BatchLimits {

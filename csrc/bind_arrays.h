@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "checks.h"
 
@@ -31,6 +32,28 @@ T* data_of_length(const char* name, const Array<T, 1>& array, int64_t length) {
   check_length(name, array, length);
   return array.data();
 }
+
+// The records of a contiguous array, whose dtype in Python's program/forward_batch.py has the layout of T.
+template <class T>
+class Records {
+ public:
+  Records(const char* name, nanobind::handle array) {
+    if (PyObject_GetBuffer(array.ptr(), &view_, std::is_const_v<T> ? PyBUF_SIMPLE : PyBUF_WRITABLE)) throw nanobind::python_error();
+    if (view_.itemsize == sizeof(T) && (uintptr_t)view_.buf % alignof(T) == 0) return;
+    const int64_t size = view_.itemsize;
+    PyBuffer_Release(&view_);
+    fail("%s must be aligned records of %lld bytes, got %lld", name, (long long)sizeof(T), (long long)size);
+  }
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+  ~Records() { PyBuffer_Release(&view_); }
+
+  T* data() const { return (T*)view_.buf; }
+  int64_t size() const { return view_.len / (int64_t)sizeof(T); }
+
+ private:
+  Py_buffer view_;
+};
 
 // A matrix whose rows are contiguous and `stride` values apart.
 template <class T>

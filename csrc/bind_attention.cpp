@@ -40,10 +40,9 @@ CacheLayer cache_layer(const Pool& pool, int64_t layer_offset, int64_t block_siz
   check_range("num_kv_heads", num_kv_heads, 1, 4096);
   check_range("block_size", block_size, kTileTokens, 4096);
   if (block_size % kTileTokens) fail("block_size must be a multiple of %d, got %lld", kTileTokens, (long long)block_size);
-  const int64_t layer_bytes = 2 * block_size * num_kv_heads * head_dim * (dtype == CacheDtype::kF32 ? 4 : 2);
-  const int64_t block_bytes = (int64_t)pool.shape(1);
-  if (layer_offset < 0 || layer_offset % 64 || block_bytes % 64 || layer_bytes > block_bytes - layer_offset)
-    fail("a layer of %lld bytes at layer_offset %lld does not fit a block of %lld bytes, all multiples of 64", (long long)layer_bytes,
+  const int64_t bytes = layer_bytes(dtype, block_size, num_kv_heads, head_dim), block_bytes = (int64_t)pool.shape(1);
+  if (layer_offset < 0 || layer_offset % 64 || block_bytes % 64 || bytes > block_bytes - layer_offset)
+    fail("a layer of %lld bytes at layer_offset %lld does not fit a block of %lld bytes, both multiples of 64", (long long)bytes,
          (long long)layer_offset, (long long)block_bytes);
   return {pool.data(), block_bytes, layer_offset, (int32_t)block_size, (int32_t)num_kv_heads, (int32_t)head_dim, dtype};
 }
@@ -109,8 +108,14 @@ nb::tuple attend(const Matrix<const float>& q, const Matrix<float>& out, const P
   const auto own = make_scratch(attention_thread_scratch_bytes(args.num_heads, cache.num_kv_heads, cache.head_dim));
   const AttentionPlan plan = attention_plan(args, (int32_t)num_threads, shared.get());
   if (unit_order) check_order(*unit_order, plan.num_units);
-  for (int64_t i = 0; i < plan.num_units; i++)
-    attention_unit(args, unit_order ? unit_order->data()[i] : i, shared.get(), own.get());
+  if (unit_order) {
+    for (int64_t i = 0; i < plan.num_units; i++) {
+      const int64_t unit = unit_order->data()[i];
+      attention_units(args, unit, unit + 1, shared.get(), own.get());
+    }
+  } else {
+    attention_units(args, 0, plan.num_units, shared.get(), own.get());
+  }
   for (int64_t i = 0; i < plan.num_folds; i++) attention_fold(args, i, shared.get());
   return nb::make_tuple(plan.num_units, plan.num_folds);
 }

@@ -12,6 +12,8 @@
 #include "bindings.h"
 #include "cpu/act_block.h"
 #include "cpu/arena.h"
+#include "cpu/pack_layout.h"
+#include "cpu/quantize_weights.h"
 #include "cpu/simd.h"
 #include "packed_matrix.h"
 
@@ -38,8 +40,8 @@ nb::object owned_array(std::vector<T>&& values, std::initializer_list<size_t> sh
 }
 
 // Pointers to all rows of the sources, one source after the other.
-std::vector<const uint8_t*> row_pointers(const std::vector<Bytes>& sources, int64_t row_bytes) {
-  std::vector<const uint8_t*> rows;
+FileRows row_pointers(const std::vector<Bytes>& sources, int64_t row_bytes) {
+  FileRows rows;
   for (const Bytes& source : sources) {
     const int64_t size = (int64_t)source.size();
     if (size % row_bytes) fail("a source has %lld bytes, not a multiple of a row's %lld", (long long)size, (long long)row_bytes);
@@ -48,26 +50,66 @@ std::vector<const uint8_t*> row_pointers(const std::vector<Bytes>& sources, int6
   return rows;
 }
 
-std::unique_ptr<OwnedMatrix> pack(int format_number, const std::vector<Bytes>& sources, int64_t N, int64_t K,
-                                  const std::optional<Ids>& row_order, int num_threads) {
-  check_range("format", format_number, 0, (int64_t)WeightFormat::kQ6_K);
-  const WeightFormat format = (WeightFormat)format_number;
-  check_range("N", N, 1, kMaxSide);
-  check_range("K", K, 1, kMaxSide);
-  check_range("num_threads", num_threads, 1, kMaxPackingThreads);
+// The file's row for each of the N rows of a matrix [N, K].
+FileRows file_rows(WeightFormat format, const std::vector<Bytes>& sources, int64_t N, int64_t K, const std::optional<Ids>& row_order) {
   const int64_t row_bytes = source_row_bytes(format, K);
   if (row_bytes <= 0) fail("K is %lld, not a multiple of the format's block", (long long)K);
-  std::vector<const uint8_t*> rows = row_pointers(sources, row_bytes);
+  FileRows rows = row_pointers(sources, row_bytes);
   if (row_order) {
     check_length("row_order", *row_order, N);
     check_values("row_order", *row_order, 0, (int64_t)rows.size() - 1);
-    std::vector<const uint8_t*> ordered;
+    FileRows ordered;
     for (int64_t n = 0; n < N; n++) ordered.push_back(rows[(size_t)row_order->data()[n]]);
     rows = std::move(ordered);
   }
   check_equal("the rows of the sources", (int64_t)rows.size(), N);
+  return rows;
+}
+
+WeightFormat checked_format(const char* name, int number) {
+  check_range(name, number, 0, (int64_t)WeightFormat::kQ6_K);
+  return (WeightFormat)number;
+}
+
+void check_matrix(int64_t N, int64_t K, int num_threads) {
+  check_range("N", N, 1, kMaxSide);
+  check_range("K", K, 1, kMaxSide);
+  check_range("num_threads", num_threads, 1, kMaxPackingThreads);
+}
+
+std::unique_ptr<OwnedMatrix> pack(int format_number, const std::vector<Bytes>& sources, int64_t N, int64_t K,
+                                  const std::optional<Ids>& row_order, int num_threads) {
+  const WeightFormat format = checked_format("format", format_number);
+  check_matrix(N, K, num_threads);
+  const FileRows rows = file_rows(format, sources, N, K, row_order);
   nb::gil_scoped_release release;
-  return std::make_unique<OwnedMatrix>(format, rows, K, num_threads);
+  auto matrix = std::make_unique<OwnedMatrix>(format, N, K);
+  matrix->pack(rows, num_threads);
+  return matrix;
+}
+
+std::unique_ptr<OwnedMatrix> quantize_matrix(int format_number, int source_number, const std::vector<Bytes>& sources, int64_t N,
+                                             int64_t K, const std::optional<Ids>& row_order, int num_threads) {
+  const WeightFormat format = checked_format("format", format_number), source = checked_format("source_format", source_number);
+  if (!can_quantize_to(format) || is_quantized(source)) fail("floats can be rounded to Q8_0 and Q4_1 only");
+  check_matrix(N, K, num_threads);
+  const FileRows rows = file_rows(source, sources, N, K, row_order);
+  nb::gil_scoped_release release;
+  auto matrix = std::make_unique<OwnedMatrix>(format, N, K);
+  const int64_t unfit = matrix->quantize(source, rows, num_threads);
+  if (unfit >= 0) fail("row %lld holds a value that is not finite or above %g", (long long)unfit, (double)kMostWeight);
+  return matrix;
+}
+
+std::unique_ptr<OwnedMatrix> restore(int format_number, const Bytes& data, int64_t N, int64_t K, int num_threads) {
+  const WeightFormat format = checked_format("format", format_number);
+  check_matrix(N, K, num_threads);
+  const int64_t panels = (N + kPanelColumns - 1) / kPanelColumns;
+  check_equal("the bytes of the matrix", (int64_t)data.size(), panels * panel_bytes(format, K));
+  nb::gil_scoped_release release;
+  auto matrix = std::make_unique<OwnedMatrix>(format, N, K);
+  matrix->restore(data.data(), num_threads);
+  return matrix;
 }
 
 nb::object dequantize_rows(const OwnedMatrix& w, const Ids& ids) {
@@ -80,7 +122,7 @@ nb::object dequantize_rows(const OwnedMatrix& w, const Ids& ids) {
 
 nb::object quantize(const Matrix<const float>& x) {
   const auto in = rows_of("x", x);
-  const int64_t groups = (in.columns + kGroup - 1) / kGroup;
+  const int64_t groups = num_groups(in.columns);
   std::vector<uint8_t> blocks((size_t)(in.rows * groups) * sizeof(ActBlock));
   quantize_rows(in.data, reinterpret_cast<ActBlock*>(blocks.data()), in.rows, in.columns, in.stride, groups);
   return owned_array(std::move(blocks), {(size_t)in.rows, (size_t)groups, sizeof(ActBlock)});
@@ -108,7 +150,7 @@ void product_int8(const OwnedMatrix& w, const Blocks& x, const Matrix<float>& y,
                   int64_t panel_begin, int64_t panel_end) {
   const PackedMatrix& view = w.view();
   if (!is_quantized(view.format)) fail("gemm_int8 needs quantised weights");
-  const int64_t groups = view.K / kGroup, block = sizeof(ActBlock);
+  const int64_t groups = num_groups(view.K), block = sizeof(ActBlock);
   if ((int64_t)x.shape(1) != groups || (int64_t)x.shape(2) != block)
     fail("x must be [rows, %lld, %lld] bytes, as quantize_rows returns it", (long long)groups, (long long)block);
   const bool one_row = x.shape(0) <= 1;
@@ -135,6 +177,7 @@ void product_f32(const OwnedMatrix& w, const Matrix<const float>& x, const Matri
 
 void bind_gemm(nb::module_& m) {
   m.attr("fused_multiply_add") = kFusedMultiplyAdd;
+  m.attr("PACKING_VERSION") = kPackingVersion;
   nb::class_<OwnedMatrix>(m, "PackedMatrix", "Weights [N, K] in panels of 16 rows, with the file's values.")
       .def_prop_ro("N", [](const OwnedMatrix& w) { return w.view().N; })
       .def_prop_ro("K", [](const OwnedMatrix& w) { return w.view().K; })
@@ -142,9 +185,16 @@ void bind_gemm(nb::module_& m) {
       .def_prop_ro("is_quantized", [](const OwnedMatrix& w) { return is_quantized(w.view().format); })
       .def_prop_ro("num_panels", &OwnedMatrix::num_panels)
       .def_prop_ro("nbytes", &OwnedMatrix::nbytes)
+      .def_prop_ro("data", [](const OwnedMatrix& w) { return nb::ndarray<nb::numpy, const uint8_t>(w.data(), {(size_t)w.nbytes()}); },
+                   nb::rv_policy::reference_internal, "The packed bytes, for restore().")
       .def_static("pack", &pack, nb::arg("format"), nb::arg("sources"), nb::arg("N"), nb::arg("K"),
                   nb::arg("row_order") = nb::none(), nb::arg("num_threads") = 1,
                   "Pack whole file rows, those of each source after those of the one before; row_order[n] picks the row for n.")
+      .def_static("quantize", &quantize_matrix, nb::arg("format"), nb::arg("source_format"), nb::arg("sources"), nb::arg("N"),
+                  nb::arg("K"), nb::arg("row_order") = nb::none(), nb::arg("num_threads") = 1,
+                  "Pack rows of floats, rounded to 8 or 4 bits. ValueError for values that no float16 scale can stand for.")
+      .def_static("restore", &restore, nb::arg("format"), nb::arg("data"), nb::arg("N"), nb::arg("K"), nb::arg("num_threads") = 1,
+                  "The matrix that had this data, in a build with the same PACKING_VERSION.")
       .def("dequantize_rows", &dequantize_rows, nb::arg("ids"), "Rows of the matrix as float32 [len(ids), K].");
   m.def("quantize_rows", &quantize, nb::arg("x"), "Blocks [rows, ceil(K / 32), 64] of bytes for gemm_int8.");
   m.def("gemm_int8", &product_int8, nb::arg("w"), nb::arg("x"), nb::arg("y"), nb::arg("bias") = nb::none(),

@@ -15,12 +15,11 @@ using namespace nb::literals;
 
 using Int32s = Array<const int32_t, 1>;
 using Int64s = Array<const int64_t, 1>;
-using Float32s = Array<const float, 1>;
 using Table = Array<const int32_t, 2>;
 
 std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const Int32s& positions, const Int32s& query_start_loc,
                           const Int32s& seq_lens, const std::vector<Table>& block_tables, const std::vector<Int64s>& slot_mapping,
-                          bool check_signals) {
+                          const Table& state_saves, bool check_signals) {
   const int64_t T = (int64_t)token_ids.size(), R = (int64_t)seq_lens.size(), num_groups = program.num_groups();
   check_range("the number of tokens", T, 1, INT32_MAX);
   check_range("the number of requests", R, 1, INT32_MAX);
@@ -35,53 +34,33 @@ std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const
   batch.seq_lens = seq_lens.data();
   for (size_t g = 0; g < block_tables.size(); g++) {
     check_equal("the rows of a block table", (int64_t)block_tables[g].shape(0), R);
-    const int64_t* slots = data_of_length("a slot mapping", slot_mapping[g], T);
+    const int64_t* slots = data_of_length("a slot mapping", slot_mapping[g], program.is_state_group(g) ? 0 : T);
+    check_range("the columns of a block table", (int64_t)block_tables[g].shape(1), 1, INT32_MAX);
     batch.groups.push_back({block_tables[g].data(), (int64_t)block_tables[g].shape(1), slots});
   }
+  static_assert(sizeof(StateSave) == 4 * sizeof(int32_t), "a row of state_saves");
+  check_equal("the columns of state_saves", (int64_t)state_saves.shape(1), 4);
+  batch.saves = (const StateSave*)state_saves.data();
+  batch.num_saves = (int64_t)state_saves.shape(0);
   return program.run(batch, check_signals);
 }
 
-// Input arrays as in Python's SampleBatch; `edits` are its records as 16-byte rows; the last ones are written.
-std::optional<double> sample(NativeProgram& program, const RowIds& rows, const Float32s& temperature, const Int32s& top_k,
-                             const Float32s& top_p, const Float32s& min_p, const Array<const uint64_t, 1>& seed, const Int64s& position,
-                             const Int32s& num_logprobs, const Int32s& forced_token, const Int64s& edit_offsets,
-                             const Array<const uint8_t, 2>& edits, const Int32s& allowed_rows, const Array<const uint32_t, 2>& allowed,
-                             const Array<int32_t, 1>& token_ids, const Array<int32_t, 1>& status, const Array<int32_t, 1>& rank,
-                             const Array<float, 1>& logprob, const Array<int32_t, 2>& top_ids, const Array<float, 2>& top_logprobs,
+// As Python's SampleBatch; the last three arrays are written.
+std::optional<double> sample(NativeProgram& program, nb::handle choices, nb::handle edits, const Array<const uint32_t, 2>& allowed,
+                             nb::handle results, const Array<int32_t, 2>& top_ids, const Array<float, 2>& top_logprobs,
                              const char* mode, bool check_signals) {
-  const int64_t N = (int64_t)rows.size(), k = (int64_t)top_ids.shape(1);
-  static_assert(sizeof(LogitEdit) == 16, "a record of EDIT_DTYPE");
-  check_equal("the bytes of an edit", (int64_t)edits.shape(1), sizeof(LogitEdit));
-  if ((uintptr_t)edits.data() % alignof(LogitEdit)) fail("edits must be aligned");
-  const int64_t mask_words = (program.vocab_size() + 31) / 32;
-  check_equal("the words of a mask", (int64_t)allowed.shape(1), mask_words);
+  const Records<const SampleChoice> rows("choices", choices);
+  const Records<const LogitEdit> changes("edits", edits);
+  const Records<SampleResult> out("results", results);
+  const int64_t N = rows.size(), k = (int64_t)top_ids.shape(1);
+  check_equal("the number of results", out.size(), N);
+  check_equal("the words of a mask", (int64_t)allowed.shape(1), (program.vocab_size() + 31) / 32);
   check_equal("the rows of top_ids", (int64_t)top_ids.shape(0), N);
   check_equal("the rows of top_logprobs", (int64_t)top_logprobs.shape(0), N);
   check_equal("the columns of top_logprobs", (int64_t)top_logprobs.shape(1), k);
-  const char* column = "a sampling array";
-  SampleArrays a;
-  a.temperature = data_of_length(column, temperature, N);
-  a.top_p = data_of_length(column, top_p, N);
-  a.min_p = data_of_length(column, min_p, N);
-  a.top_k = data_of_length(column, top_k, N);
-  a.num_logprobs = data_of_length(column, num_logprobs, N);
-  a.forced_token = data_of_length(column, forced_token, N);
-  a.seed = data_of_length(column, seed, N);
-  a.position = data_of_length(column, position, N);
-  a.edit_offsets = data_of_length("edit_offsets", edit_offsets, N + 1);
-  a.edits = (const LogitEdit*)edits.data();
-  a.allowed_rows = data_of_length(column, allowed_rows, N);
-  a.allowed = allowed.data();
-  a.allowed_stride = mask_words;
-  a.mode = logprobs_mode(mode);
-  a.token_ids = data_of_length(column, token_ids, N);
-  a.status = data_of_length(column, status, N);
-  a.rank = data_of_length(column, rank, N);
-  a.logprob = data_of_length(column, logprob, N);
-  a.top_ids = top_ids.data();
-  a.top_logprobs = top_logprobs.data();
-  a.top_stride = k;
-  return program.sample(rows, a, {program.vocab_size(), (int64_t)edits.shape(0), (int64_t)allowed.shape(0)}, check_signals);
+  const SampleArrays arrays = {rows.data(), changes.data(), allowed.data(), (int64_t)allowed.shape(1), logprobs_mode(mode),
+                               out.data(), top_ids.data(), top_logprobs.data(), k};
+  return program.sample(arrays, N, {program.vocab_size(), changes.size(), (int64_t)allowed.shape(0)}, check_signals);
 }
 
 // Counts in stages that depend on each other: chunk c of stage s adds 1 to its cell if the stage before left s in all cells.
@@ -123,14 +102,34 @@ void bind_pool(nb::module_& m) {
            "Run empty stages; return how many (stage, chunk) pairs found the stage before complete: (num_stages + 1) * num_chunks.");
 }
 
+void bind_load_moe(nb::class_<NativeProgram>& c) {
+  c.def("route",
+           [](NativeProgram& self, Place logits, std::optional<Vector> choice_bias, int32_t num_experts, int32_t top_k, const char* scoring,
+              bool renormalize, float scale, int32_t num_groups, int32_t top_groups, const char* group_score, Place experts, Place weights) {
+             const Routing routing = {num_experts, top_k,      scoring_of(scoring), renormalize, scale,
+                                      num_groups,  top_groups, group_score_of(group_score)};
+             self.route(logits, choice_bias, routing, experts, weights);
+           },
+           "logits"_a, "choice_bias"_a.noconvert().none(), "num_experts"_a, "top_k"_a, "scoring"_a, "renormalize"_a, "scale"_a,
+           "num_groups"_a, "top_groups"_a, "group_score"_a, "experts"_a, "weights"_a)
+      .def("moe_sort", &NativeProgram::moe_sort, "experts"_a, "top_k"_a, "num_experts"_a, "x"_a.none(), "act"_a.none(), "width"_a,
+           "sorted_rows"_a)
+      .def("moe_gemm", &NativeProgram::moe_gemm, "x"_a.none(), "act"_a.none(), "y"_a, "experts"_a)
+      .def("moe_gate", &NativeProgram::moe_gate, "x"_a, "gate"_a, "width"_a, "y"_a.none(), "act"_a.none())
+      .def("moe_combine", &NativeProgram::moe_combine, "x"_a, "weights"_a, "width"_a, "add"_a.none(), "y"_a);
+}
+
 void bind_load(nb::class_<NativeProgram>& c) {
   c.def("add_group", &NativeProgram::add_group, "pool"_a.noconvert(), "num_layers"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a,
         "dtype"_a)
+      .def("add_state_group", &NativeProgram::add_state_group, "pool"_a.noconvert(), "num_layers"_a, "num_key_heads"_a,
+           "num_value_heads"_a, "key_dim"_a, "value_dim"_a, "conv_width"_a, "conv_channels"_a, "keeps_border"_a)
       .def("start_rows", &NativeProgram::start_rows)
       .def("start_head", &NativeProgram::start_head)
       .def("embedding", &NativeProgram::embedding, "table"_a, "scale"_a, "y"_a)
       .def("rms_norm", &NativeProgram::rms_norm, "x"_a, "weight"_a.noconvert(), "heads"_a, "eps"_a, "y"_a.none(), "act"_a.none())
       .def("gated_mul", &NativeProgram::gated_mul, "x"_a, "gate"_a, "width"_a, "y"_a.none(), "act"_a.none())
+      .def("mul_by_gate", &NativeProgram::mul_by_gate, "x"_a, "g"_a, "gate"_a, "width"_a, "gate_width"_a, "y"_a.none(), "act"_a.none())
       .def("quantize", &NativeProgram::quantize, "x"_a, "width"_a, "act"_a)
       .def("rope", &NativeProgram::rope, "x"_a, "table"_a.noconvert(), "heads"_a, "head_dim"_a, "interleaved"_a)
       .def("kv_write", &NativeProgram::kv_write, "k"_a, "v"_a, "group"_a, "layer"_a)
@@ -141,7 +140,12 @@ void bind_load(nb::class_<NativeProgram>& c) {
       .def("copy", &NativeProgram::copy, "x"_a, "width"_a, "y"_a)
       .def("gather_rows", &NativeProgram::gather_rows, "x"_a, "width"_a, "y"_a)
       .def("gemm", &NativeProgram::gemm, "x"_a.none(), "act"_a.none(), "y"_a, "add"_a, "segments"_a)
+      .def("gated_gemm", &NativeProgram::gated_gemm, "x"_a.none(), "act"_a.none(), "gate"_a, "width"_a, "y"_a.none(), "y_act"_a.none(),
+           "gate_part"_a, "up_part"_a)
       .def("attention", &NativeProgram::attention, "q"_a, "out"_a, "group"_a, "layer"_a, "num_heads"_a, "scale"_a, "window"_a, "softcap"_a)
+      .def("causal_conv", &NativeProgram::causal_conv, "x"_a, "weight"_a.noconvert(), "group"_a, "layer"_a, "y"_a)
+      .def("gated_delta", &NativeProgram::gated_delta, "qkv"_a, "b"_a, "a"_a, "decay"_a.noconvert(), "dt_bias"_a.noconvert(),
+           "tiled_heads"_a, "group"_a, "layer"_a, "out"_a)
       .def("finish", &NativeProgram::finish, "logits"_a, "vocab_size"_a);
 }
 
@@ -159,13 +163,11 @@ void bind_program(nanobind::module_& m) {
         },
         nb::kw_only(), "num_threads"_a, "arena_bytes"_a, "max_num_tokens"_a, "max_num_seqs"_a, "max_model_len"_a);
   bind_load(c);
+  bind_load_moe(c);
   c.def("run", &run, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "query_start_loc"_a.noconvert(), "seq_lens"_a.noconvert(),
-        "block_tables"_a, "slot_mapping"_a, "check_signals"_a)
-      .def("sample", &sample, "rows"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),
-           "min_p"_a.noconvert(), "seed"_a.noconvert(), "position"_a.noconvert(), "num_logprobs"_a.noconvert(),
-           "forced_token"_a.noconvert(), "edit_offsets"_a.noconvert(), "edits"_a.noconvert(), "allowed_rows"_a.noconvert(),
-           "allowed"_a.noconvert(), "token_ids"_a.noconvert(), "status"_a.noconvert(), "rank"_a.noconvert(), "logprob"_a.noconvert(),
-           "top_ids"_a.noconvert(), "top_logprobs"_a.noconvert(), "mode"_a, "check_signals"_a)
+        "block_tables"_a, "slot_mapping"_a, "state_saves"_a.noconvert(), "check_signals"_a)
+      .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "results"_a, "top_ids"_a.noconvert(),
+           "top_logprobs"_a.noconvert(), "mode"_a, "check_signals"_a)
       .def("logits", &NativeProgram::logits, "rows"_a.noconvert(), "out"_a.noconvert(), "check_signals"_a)
       .def("cancel", &NativeProgram::cancel)
       .def("close", &NativeProgram::close)

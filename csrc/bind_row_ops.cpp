@@ -62,6 +62,16 @@ void bind_gate(nb::module_& m) {
         gated_mul(in.data, out.data, gate_of(gate), out.columns, in.stride, out.stride, 0, in.rows);
       },
       nb::arg("x").noconvert(), nb::arg("y").noconvert(), nb::arg("gate"), "y = gate(left half of x) * right half of x.");
+  m.def(
+      "mul_by_gate",
+      [](const In& x, const In& g, const Out& y, const char* gate) {
+        const auto in = rows_of("x", x);
+        const auto gates = rows_of("g", g, in.rows, g.shape(1) == 1 ? 1 : in.columns);
+        const auto out = rows_of("y", y, in.rows, in.columns);
+        mul_by_gate(in.data, gates.data, out.data, gate_of(gate), in.columns, gates.columns, in.stride, gates.stride, out.stride, 0, in.rows);
+      },
+      nb::arg("x").noconvert(), nb::arg("g").noconvert(), nb::arg("y").noconvert(), nb::arg("gate"),
+      "y = x * gate(g), where g may be one column; y may be x.");
 }
 
 template <class Op>
@@ -141,6 +151,7 @@ void bind_row_ops(nb::module_& m) {
   bind_function(m, "exp2", [](F32 x) { return exp2(x); }, "2^x for finite or -inf x <= 126; 0 below -100.");
   bind_function(m, "exp", [](F32 x) { return exp(x); }, "e^x for finite or -inf x <= 87; 0 below about -69.");
   bind_function(m, "tanh", [](F32 x) { return tanh(x); }, "tanh(x).");
+  bind_function(m, "softplus", [](F32 x) { return softplus(x); }, "log(1 + e^x).");
   bind_function(m, "sigmoid", [](F32 x) { return sigmoid(x); }, "1 / (1 + e^-x); 0 below about -69.");
 }
 

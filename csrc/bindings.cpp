@@ -9,6 +9,7 @@ NB_MODULE(OCTAVO_MODULE, m) {
   m.attr("isa") = OCTAVO_ISA_NAME;
   OCTAVO_NS::bind_gemm(m);
   OCTAVO_NS::bind_row_ops(m);
+  OCTAVO_NS::bind_moe(m);
   OCTAVO_NS::bind_attention(m);
   OCTAVO_NS::bind_sampler(m);
   OCTAVO_NS::bind_program(m);

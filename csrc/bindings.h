@@ -9,6 +9,7 @@ namespace OCTAVO_NS {
 
 void bind_gemm(nanobind::module_& m);
 void bind_row_ops(nanobind::module_& m);
+void bind_moe(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
 void bind_program(nanobind::module_& m);

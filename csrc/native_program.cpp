@@ -23,14 +23,20 @@ bool has_signal(void*) {
 }
 
 int64_t thread_scratch_bytes(const RowStage& stage) { return stage.scratch_floats * (int64_t)sizeof(float); }
-int64_t thread_scratch_bytes(const GemmStage& stage) {
+int64_t thread_scratch_bytes(const GemmStage& stage) { return unit_scratch_bytes(stage); }
+int64_t thread_scratch_bytes(const GatedGemmStage& stage) { return unit_scratch_bytes(stage); }
+int64_t thread_scratch_bytes(const MoeSortStage&) { return 0; }
+int64_t thread_scratch_bytes(const MoeGemmStage& stage) {
   int64_t bytes = 0;
-  for (const GemmSegment& s : stage.segments) bytes = std::max(bytes, gemm_scratch_bytes(s.weight.format, s.weight.K, s.int8));
+  for (const GemmStage& expert : stage.experts) bytes = std::max(bytes, unit_scratch_bytes(expert));
   return bytes;
 }
 int64_t thread_scratch_bytes(const AttentionStage& stage) {
   return attention_thread_scratch_bytes(stage.num_heads, stage.cache.num_kv_heads, stage.cache.head_dim);
 }
+
+int64_t thread_scratch_bytes(const CausalConvStage&) { return 0; }
+int64_t thread_scratch_bytes(const GatedDeltaStage& stage) { return gated_delta_scratch_bytes(stage.layer); }
 
 template <class S>
 int64_t shared_scratch_bytes(const S&, const ProgramSizes&) { return 0; }
@@ -60,22 +66,54 @@ void NativeProgram::add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_
   check_range("block_size", block_size, kTileTokens, 4096);
   if (block_size % kTileTokens) fail("block_size must be a multiple of 16");
   const CacheDtype dtype = cache_dtype(dtype_name);
-  const int64_t value_bytes = dtype == CacheDtype::kF32 ? 4 : 2;
-  const int64_t layer_bytes = 2 * (int64_t)block_size * num_kv_heads * head_dim * value_bytes;
-  const CacheLayer first = {pool.data(), layer_bytes * num_layers, 0, block_size, num_kv_heads, head_dim, dtype};
+  const int64_t bytes = layer_bytes(dtype, block_size, num_kv_heads, head_dim);
+  const CacheLayer first = {pool.data(), bytes * num_layers, 0, block_size, num_kv_heads, head_dim, dtype};
   const int64_t num_blocks = (int64_t)pool.size() / first.block_bytes;
   check_range("blocks of a cache pool", num_blocks, 1, INT32_MAX - 1);
-  groups_.push_back({first, layer_bytes, num_layers});
+  groups_.push_back({first, bytes, num_layers});
   limits_.groups.push_back({num_blocks, block_size, 0});
   kept_.push_back(nb::cast(pool));
 }
 
-CacheLayer NativeProgram::layer(int32_t group, int32_t index) const {
+void NativeProgram::add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_key_heads, int32_t num_value_heads,
+                                    int32_t key_dim, int32_t value_dim, int32_t conv_width, int32_t conv_channels, bool keeps_border) {
+  check_range("num_layers", num_layers, 1, 1 << 16);
+  check_range("num_key_heads", num_key_heads, 1, kMaxHeads);
+  check_range("num_value_heads", num_value_heads, 1, kMaxHeads);
+  if (num_value_heads % num_key_heads) fail("num_value_heads must be a multiple of num_key_heads");
+  check_range("key_dim", key_dim, 1, kMaxStateHeadDim);
+  check_range("value_dim", value_dim, 1, kMaxStateHeadDim);
+  check_range("conv_width", conv_width, 2, kMaxConvWidth);
+  check_equal("conv_channels", conv_channels, 2 * (int64_t)num_key_heads * key_dim + (int64_t)num_value_heads * value_dim);
+  if ((uintptr_t)pool.data() % sizeof(float)) fail("a pool of states must be aligned");
+  StateLayer first = {(float*)pool.data(), 0, 0, num_key_heads, num_value_heads, key_dim, value_dim, conv_width, conv_channels,
+                      keeps_border};
+  first.slot_floats = first.layer_floats() * num_layers;
+  const int64_t num_slots = (int64_t)pool.size() / (first.slot_floats * (int64_t)sizeof(float));
+  check_range("slots of a state pool", num_slots, 1, INT32_MAX - 1);
+  groups_.push_back({first, first.layer_floats() * (int64_t)sizeof(float), num_layers});
+  limits_.groups.push_back({num_slots, kOpenChunk, 0, true});
+  kept_.push_back(nb::cast(pool));
+}
+
+const NativeProgram::Group& NativeProgram::group_of(int32_t group, int32_t index, bool is_state) const {
   check_range("a cache group", group, 0, (int64_t)groups_.size() - 1);
   const Group& g = groups_[(size_t)group];
   check_range("a cache layer", index, 0, g.num_layers - 1);
-  CacheLayer layer = g.first_layer;
+  if (is_state_group((size_t)group) != is_state) fail("cache group %d is of the wrong kind for this op", group);
+  return g;
+}
+
+CacheLayer NativeProgram::layer(int32_t group, int32_t index) const {
+  const Group& g = group_of(group, index, false);
+  CacheLayer layer = std::get<CacheLayer>(g.first_layer);
   layer.layer_offset = index * g.layer_bytes;
+  return layer;
+}
+
+StateLayer NativeProgram::state_layer(int32_t group, int32_t index) const {
+  StateLayer layer = std::get<StateLayer>(group_of(group, index, true).first_layer);
+  layer.layer_offset = index * layer.layer_floats();
   return layer;
 }
 
@@ -97,10 +135,11 @@ Floats NativeProgram::floats(const Place& place, int64_t width, int64_t rows) co
 Floats NativeProgram::floats(const std::optional<Place>& place, int64_t width) const {
   return place ? floats(*place, width) : Floats();
 }
-Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width) const {
+Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width) const { return acts(place, width, max_rows()); }
+Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width, int64_t rows) const {
   if (!place) return Acts();
   if (place->first % (int64_t)sizeof(ActBlock)) fail("activation blocks must be aligned to 64 bytes");
-  return {(ActBlock*)address(*place, num_act_blocks(width), sizeof(ActBlock), max_rows()), place->second};
+  return {(ActBlock*)address(*place, num_act_blocks(width), sizeof(ActBlock), rows), place->second};
 }
 
 const float* NativeProgram::keep(const Vector& values, int64_t size) {
@@ -141,6 +180,15 @@ void NativeProgram::gated_mul(Place x, const char* gate, int64_t width, std::opt
   if (!y && !act) fail("gated_mul has no result");
   check_range("width", width, 1, kMaxStride);
   add_row_op(GatedMulOp{floats(x, 2 * width), gate_of(gate), width, floats(y, width), acts(act, width)}, y ? 0 : width);
+}
+
+void NativeProgram::mul_by_gate(Place x, Place g, const char* gate, int64_t width, int64_t gate_width, std::optional<Place> y,
+                                std::optional<Place> act) {
+  if (!y && !act) fail("mul_by_gate has no result");
+  check_range("width", width, 1, kMaxStride);
+  if (gate_width != 1) check_equal("the width of a gate", gate_width, width);
+  add_row_op(MulByGateOp{floats(x, width), floats(g, gate_width), gate_of(gate), width, gate_width, floats(y, width), acts(act, width)},
+             y ? 0 : width);
 }
 
 void NativeProgram::quantize(Place x, int64_t width, Place act) {
@@ -184,27 +232,60 @@ void NativeProgram::gather_rows(Place x, int64_t width, Place y) {
   add_row_op(GatherRowsOp{floats(x, width, sizes_.max_num_tokens), width, floats(y, width)});
 }
 
-void NativeProgram::gemm(std::optional<Place> x, std::optional<Place> act, Place y, bool add, const std::vector<SegmentArgs>& segments) {
-  check_open();
+GemmStage NativeProgram::product(const std::optional<Place>& x, const std::optional<Place>& act, const Place& y, bool add,
+                                 const std::vector<SegmentArgs>& segments, int64_t rows) {
   if (segments.empty()) fail("a product needs a matrix");
   GemmStage stage;
   stage.add = add;
   for (const auto& [matrix, column, bias, int8] : segments) {
     const PackedMatrix& weight = keep(matrix);
-    if (int8 && !is_quantized(weight.format)) fail("only quantised weights read activation blocks");
     const float* bias_values = bias ? keep(*bias, weight.N) : nullptr;
     check_range("the column of a segment", column, 0, kMaxStride);
     stage.segments.push_back({weight, column, bias_values, int8});
-    stage.y = floats(y, column + weight.N);
-    if (int8) {
-      if (!act) fail("a segment reads activation blocks, but there are none");
-      stage.act = acts(act, weight.K);
-    } else {
-      if (!x) fail("a segment reads floats, but there are none");
-      stage.x = floats(*x, weight.K);
-    }
+    stage.y = floats(y, column + weight.N, rows);
+    add_input(stage, weight, int8, x, act, rows);
   }
+  return stage;
+}
+
+void NativeProgram::gemm(std::optional<Place> x, std::optional<Place> act, Place y, bool add, const std::vector<SegmentArgs>& segments) {
+  check_open();
+  stages().emplace_back(product(x, act, y, add, segments, max_rows()));
+}
+
+void NativeProgram::gated_gemm(std::optional<Place> x, std::optional<Place> act, const char* gate, int64_t width,
+                               std::optional<Place> y, std::optional<Place> y_act, const SegmentArgs& gate_part,
+                               const SegmentArgs& up_part) {
+  check_open();
+  if (!y && !y_act) fail("gated_gemm has no result");
+  check_range("width", width, 1, kMaxStride);
+  GatedGemmStage stage = {{}, {}, gate_of(gate), width, {}, {}, floats(y, width), acts(y_act, width)};
+  const auto make_part = [&](const SegmentArgs& args) {
+    const auto& [matrix, first_panel, bias, int8] = args;
+    const PackedMatrix& weight = keep(matrix);
+    check_range("the first panel of a part", first_panel, 0, weight.N / kPanelColumns);
+    check_range("the columns of a part", width, 1, weight.N - first_panel * kPanelColumns);
+    if (width % kPanelColumns) check_equal("the columns of a part", width, weight.N - first_panel * kPanelColumns);
+    add_input(stage, weight, int8, x, act, max_rows());
+    return GatedPart{weight, first_panel, bias ? keep(*bias, weight.N) : nullptr, int8};
+  };
+  stage.gate_part = make_part(gate_part);
+  stage.up_part = make_part(up_part);
   stages().emplace_back(std::move(stage));
+}
+
+// What a product with `weight` reads: activation blocks or floats.
+template <class ProductStage>
+void NativeProgram::add_input(ProductStage& stage, const PackedMatrix& weight, bool int8, const std::optional<Place>& x,
+                              const std::optional<Place>& act, int64_t rows) const {
+  if (int8) {
+    if (!is_quantized(weight.format)) fail("only quantised weights read activation blocks");
+    if (!act) fail("a segment reads activation blocks, but there are none");
+    stage.act = acts(act, weight.K, rows);
+  } else {
+    if (!x) fail("a segment reads floats, but there are none");
+    stage.x = floats(*x, weight.K, rows);
+  }
 }
 
 void NativeProgram::attention(Place q, Place out, int32_t group, int32_t index, int32_t num_heads, float scale, int32_t window,
@@ -220,6 +301,24 @@ void NativeProgram::attention(Place q, Place out, int32_t group, int32_t index, 
   g.longest_window = std::max(g.longest_window, window);
   const int64_t width = (int64_t)num_heads * cache.head_dim;
   stages().emplace_back(AttentionStage{floats(q, width), floats(out, width), cache, group, num_heads, window, scale, softcap});
+}
+
+void NativeProgram::causal_conv(Place x, Vector weight, int32_t group, int32_t index, Place y) {
+  check_open();
+  if (is_head_) fail("causal_conv reads state slots, which the head has not");
+  const StateLayer layer = state_layer(group, index);
+  const float* taps = keep(weight, (int64_t)layer.conv_width * layer.conv_channels);
+  stages().emplace_back(CausalConvStage{floats(x, layer.conv_channels), taps, layer, group, floats(y, layer.conv_channels)});
+}
+
+void NativeProgram::gated_delta(Place qkv, Place b, Place a, Vector decay, Vector dt_bias, bool tiled_heads, int32_t group,
+                                int32_t index, Place out) {
+  check_open();
+  if (is_head_) fail("gated_delta reads state slots, which the head has not");
+  const StateLayer layer = state_layer(group, index);
+  const int64_t heads = layer.num_value_heads;
+  stages().emplace_back(GatedDeltaStage{floats(qkv, layer.conv_channels), floats(b, heads), floats(a, heads), keep(decay, heads),
+                                        keep(dt_bias, heads), tiled_heads, layer, group, floats(out, heads * layer.value_dim)});
 }
 
 void NativeProgram::finish(Place logits, int64_t vocab_size) {
@@ -270,10 +369,12 @@ std::optional<double> NativeProgram::run(const Batch& batch, bool check_signals)
   });
 }
 
-std::optional<double> NativeProgram::sample(const RowIds& rows, const SampleArrays& samples, const SampleLimits& limits,
+std::optional<double> NativeProgram::sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits,
                                             bool check_signals) {
-  check_samples(samples, (int64_t)rows.size(), limits);
-  return run_head({rows.data(), (int64_t)rows.size(), &samples, nullptr}, check_signals);
+  check_samples(samples, num_rows, limits);
+  std::vector<int32_t> rows((size_t)num_rows);
+  for (int64_t n = 0; n < num_rows; n++) rows[(size_t)n] = samples.choices[n].row;
+  return run_head({rows.data(), num_rows, &samples, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "batch_checks.h"
@@ -28,7 +29,8 @@ struct ProgramSizes {
   int64_t arena_bytes, max_num_tokens, max_num_seqs, max_model_len;
 };
 
-// One segment of a product: matrix, column of the output, bias or none, whether it reads activation blocks.
+// One segment of a product: matrix, column of the output, bias or none, whether it reads activation blocks. A part of a gated one has
+// its first panel in place of the column.
 using SegmentArgs = std::tuple<nb::object, int64_t, std::optional<Vector>, bool>;
 
 class NativeProgram {
@@ -38,11 +40,14 @@ class NativeProgram {
   // Load: groups first, then the ops of the body, start_head, the ops of the head, finish.
   void add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim, int32_t block_size,
                  const char* dtype);
+  void add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_key_heads, int32_t num_value_heads, int32_t key_dim,
+                       int32_t value_dim, int32_t conv_width, int32_t conv_channels, bool keeps_border);
   void start_rows() { stages().emplace_back(RowStage{}); }
   void start_head() { is_head_ = true; }
   void embedding(nb::object table, float scale, Place y);
   void rms_norm(Place x, Vector weight, int64_t heads, float eps, std::optional<Place> y, std::optional<Place> act);
   void gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act);
+  void mul_by_gate(Place x, Place g, const char* gate, int64_t width, int64_t gate_width, std::optional<Place> y, std::optional<Place> act);
   void quantize(Place x, int64_t width, Place act);
   void rope(Place x, Array<const float, 2> table, int64_t heads, int64_t head_dim, bool interleaved);
   void kv_write(Place k, Place v, int32_t group, int32_t layer);
@@ -53,12 +58,22 @@ class NativeProgram {
   void copy(Place x, int64_t width, Place y);
   void gather_rows(Place x, int64_t width, Place y);
   void gemm(std::optional<Place> x, std::optional<Place> act, Place y, bool add, const std::vector<SegmentArgs>& segments);
+  void gated_gemm(std::optional<Place> x, std::optional<Place> act, const char* gate, int64_t width, std::optional<Place> y,
+                  std::optional<Place> y_act, const SegmentArgs& gate_part, const SegmentArgs& up_part);
+  void route(Place logits, std::optional<Vector> choice_bias, const Routing& routing, Place experts, Place weights);
+  void moe_sort(Place experts, int64_t top_k, int64_t num_experts, std::optional<Place> x, std::optional<Place> act, int64_t width,
+                Place sorted_rows);
+  void moe_gemm(std::optional<Place> x, std::optional<Place> act, Place y, const std::vector<std::vector<SegmentArgs>>& experts);
+  void moe_gate(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act);
+  void moe_combine(Place x, Place weights, int64_t width, std::optional<Place> add, Place y);
   void attention(Place q, Place out, int32_t group, int32_t layer, int32_t num_heads, float scale, int32_t window, float softcap);
+  void causal_conv(Place x, Vector weight, int32_t group, int32_t layer, Place y);
+  void gated_delta(Place qkv, Place b, Place a, Vector decay, Vector dt_bias, bool tiled_heads, int32_t group, int32_t layer, Place out);
   void finish(Place logits, int64_t vocab_size);
 
   // Run: seconds inside native code, or nothing if the call was cancelled.
   std::optional<double> run(const Batch& batch, bool check_signals);
-  std::optional<double> sample(const RowIds& rows, const SampleArrays& samples, const SampleLimits& limits, bool check_signals);
+  std::optional<double> sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits, bool check_signals);
   std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
 
   void cancel();
@@ -67,11 +82,12 @@ class NativeProgram {
   int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread; }
   int64_t vocab_size() const { return program_.vocab_size; }
   int64_t num_groups() const { return (int64_t)groups_.size(); }
+  bool is_state_group(size_t group) const { return std::holds_alternative<StateLayer>(groups_[group].first_layer); }
   void close();
 
  private:
   struct Group {
-    CacheLayer first_layer;
+    std::variant<CacheLayer, StateLayer> first_layer;
     int64_t layer_bytes;
     int32_t num_layers;
     bool is_seen_whole = false;  // some layer has no window
@@ -81,14 +97,23 @@ class NativeProgram {
   std::vector<Stage>& stages() { return is_head_ ? program_.head : program_.body; }
   int64_t max_rows() const { return is_head_ ? kHeadSlice : sizes_.max_num_tokens; }
   void add_row_op(RowOp op, int64_t scratch_floats = 0);
+  template <class ProductStage>
+  void add_input(ProductStage& stage, const PackedMatrix& weight, bool int8, const std::optional<Place>& x,
+                 const std::optional<Place>& act, int64_t rows) const;
   uint8_t* address(const Place& place, int64_t width, int64_t element_bytes, int64_t rows) const;
   Floats floats(const Place& place, int64_t width) const;
   Floats floats(const Place& place, int64_t width, int64_t rows) const;
   Floats floats(const std::optional<Place>& place, int64_t width) const;
   Acts acts(const std::optional<Place>& place, int64_t width) const;
+  Acts acts(const std::optional<Place>& place, int64_t width, int64_t rows) const;
+  GemmStage product(const std::optional<Place>& x, const std::optional<Place>& act, const Place& y, bool add,
+                    const std::vector<SegmentArgs>& segments, int64_t rows);
+  int64_t num_sorted_rows() const;
   const float* keep(const Vector& values, int64_t size);
   const PackedMatrix& keep(const nb::object& matrix);
   CacheLayer layer(int32_t group, int32_t index) const;
+  StateLayer state_layer(int32_t group, int32_t index) const;
+  const Group& group_of(int32_t group, int32_t index, bool is_state) const;
   template <class Call>
   std::optional<double> timed(bool check_signals, const Call& call);
   std::optional<double> run_head(const HeadJob& job, bool check_signals);
@@ -100,6 +125,8 @@ class NativeProgram {
   BatchLimits limits_;
   ScratchBytes scratch_ = {0, 0};
   std::vector<Group> groups_;
+  std::unique_ptr<MoePlan> moe_plan_ = std::make_unique<MoePlan>();  // of the mixture that runs: one at a time
+  int64_t sorted_experts_ = 0, sorted_per_row_ = 0;  // of the last moe_sort
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
   bool is_head_ = false, is_finished_ = false;
   int64_t num_hidden_rows_ = 0;  // of the last run

@@ -2,37 +2,71 @@
 #include "packed_matrix.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <system_error>
 #include <thread>
+
+#include "cpu/arena.h"
+#include "cpu/float_mode.h"
+#include "cpu/quantize_weights.h"
 
 namespace OCTAVO_NS {
 
 namespace {
 
-int64_t allocated_bytes(WeightFormat format, int64_t N, int64_t K) {
+int64_t packed_bytes(WeightFormat format, int64_t N, int64_t K) {
   const int64_t panels = (N + kPanelColumns - 1) / kPanelColumns;
-  return panels * panel_bytes(format, K) + kPackedSlack;
+  return panels * panel_bytes(format, K);
+}
+
+int64_t num_shares(int64_t panels, int num_threads) { return std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(panels, 1)); }
+
+// f(share, first panel, last panel + 1) for equal shares of the panels, each on a thread.
+template <class F>
+void for_each_share(int64_t panels, int64_t shares, F f) {
+  const auto run = [&](int64_t t) { f(t, panels * t / shares, panels * (t + 1) / shares); };
+  std::vector<std::thread> others;
+  for (int64_t t = 1; t < shares; t++) {
+    try {
+      others.emplace_back(run, t);
+    } catch (const std::system_error&) {  // no more threads to be had
+      run(t);
+    }
+  }
+  run(0);
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace
 
-OwnedMatrix::OwnedMatrix(WeightFormat format, const std::vector<const uint8_t*>& rows, int64_t K, int num_threads)
-    : memory_(allocated_bytes(format, (int64_t)rows.size(), K)),
-      view_{memory_.data(), (int64_t)rows.size(), K, panel_bytes(format, K), format} {
-  const int64_t panels = num_panels(), threads = std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(panels, 1));
-  const auto pack_share = [&](int64_t t) {
-    pack_panels(format, rows.data(), view_.N, K, memory_.data(), panels * t / threads, panels * (t + 1) / threads);
-  };
-  std::vector<std::thread> others;
-  for (int64_t t = 1; t < threads; t++) {
-    try {
-      others.emplace_back(pack_share, t);
-    } catch (const std::system_error&) {  // no more threads to be had
-      pack_share(t);
-    }
-  }
-  pack_share(0);
-  for (std::thread& other : others) other.join();
+OwnedMatrix::OwnedMatrix(WeightFormat format, int64_t N, int64_t K)
+    : memory_(packed_bytes(format, N, K), kPackedSlack), view_{memory_.data(), N, K, panel_bytes(format, K), format} {}
+
+void OwnedMatrix::pack(const FileRows& rows, int num_threads) {
+  for_each_share(num_panels(), num_shares(num_panels(), num_threads), [&](int64_t, int64_t begin, int64_t end) {
+    pack_panels(view_.format, rows.data(), view_.N, view_.K, memory_.data(), begin, end);
+  });
+}
+
+int64_t OwnedMatrix::quantize(WeightFormat source, const FileRows& rows, int num_threads) {
+  const int64_t shares = num_shares(num_panels(), num_threads);
+  std::vector<std::unique_ptr<Arena>> scratch;
+  for (int64_t t = 0; t < shares; t++) scratch.push_back(std::make_unique<Arena>(panel_bytes(source, view_.K)));
+  std::vector<int64_t> unfit((size_t)shares, -1);
+  for_each_share(num_panels(), shares, [&](int64_t t, int64_t begin, int64_t end) {
+    const FloatMode mode;
+    unfit[(size_t)t] = quantize_panels(view_.format, source, rows.data(), view_.N, view_.K, memory_.data(), begin, end,
+                                       scratch[(size_t)t]->data());
+  });
+  const auto first = std::find_if(unfit.begin(), unfit.end(), [](int64_t row) { return row >= 0; });
+  return first == unfit.end() ? -1 : *first;
+}
+
+void OwnedMatrix::restore(const uint8_t* bytes, int num_threads) {
+  for_each_share(num_panels(), num_shares(num_panels(), num_threads), [&](int64_t, int64_t begin, int64_t end) {
+    memcpy(memory_.data() + begin * view_.panel_bytes, bytes + begin * view_.panel_bytes, (size_t)((end - begin) * view_.panel_bytes));
+  });
 }
 
 }  // namespace OCTAVO_NS

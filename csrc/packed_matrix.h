@@ -4,22 +4,33 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/arena.h"
 #include "cpu/gemm.h"
+#include "matrix_memory.h"
 
 namespace OCTAVO_NS {
 
+// rows[n] is the file's row for column n.
+using FileRows = std::vector<const uint8_t*>;
+
 class OwnedMatrix {
  public:
-  // rows[n] is the file's row for column n, rows.size() == N; none of them is kept. K fits the format.
-  OwnedMatrix(WeightFormat format, const std::vector<const uint8_t*>& rows, int64_t K, int num_threads);
+  // All zeros until one of the following has filled it; they share the work between threads of their own.
+  OwnedMatrix(WeightFormat format, int64_t N, int64_t K);
+
+  // N rows of the matrix's own format; K fits it.
+  void pack(const FileRows& rows, int num_threads);
+  // N rows of floats, rounded to the matrix's format. Return -1, or a row that cannot be: see quantize_panels.
+  int64_t quantize(WeightFormat source, const FileRows& rows, int num_threads);
+  // nbytes() bytes that were the data() of an equal matrix.
+  void restore(const uint8_t* bytes, int num_threads);
 
   const PackedMatrix& view() const { return view_; }
+  const uint8_t* data() const { return view_.data; }
   int64_t num_panels() const { return (view_.N + kPanelColumns - 1) / kPanelColumns; }
   int64_t nbytes() const { return num_panels() * view_.panel_bytes; }
 
  private:
-  Arena memory_;
+  MatrixMemory memory_;
   PackedMatrix view_;
 };
 

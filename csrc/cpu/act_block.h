@@ -9,6 +9,8 @@ namespace OCTAVO_NS {
 
 constexpr int kGroup = 32;  // values that share one activation scale
 
+constexpr int64_t num_groups(int64_t K) { return (K + kGroup - 1) / kGroup; }
+
 // x[k] ~= scale * q[k]. The start values are what an int32 accumulator begins with instead of 0, so that unsigned weights
 // w + zero_point need no correction afterwards: start = -zero_point * sum(q).
 struct ActBlock {

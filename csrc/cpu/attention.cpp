@@ -1,8 +1,11 @@
 // Computing the units of an attention call, and folding the segments of split decodes.
 #include "attention.h"
 
+#include <algorithm>
+
 #include "attention_plan.h"
 #include "attention_tile.h"
+#include "hadamard.h"
 #include "simd.h"
 
 namespace OCTAVO_NS {
@@ -21,7 +24,8 @@ struct Softmax {
 // The rows of one unit, in per-thread scratch. Row t * group_size + g: token t, head g of the group.
 struct UnitRows {
   int32_t count;
-  float* q;           // tiles of next_tile_rows rows, each [head_dim, rows], scaled
+  float* q;           // tiles of next_tile_rows rows, each [head_dim, rows], scaled; of int8 caches int16, see quantize_query
+  float* q_scale;     // [count]  of int8 caches
   int32_t *first, *last;  // [count]  first and last position that a row sees
   float* lane_sums;   // [count, 16]
   Softmax all, part;  // the segments so far; one segment
@@ -46,6 +50,7 @@ int64_t lay_out(UnitRows* rows, int64_t count, int64_t head_dim, uint8_t* base) 
   };
   const int64_t acc_floats = count * num_value_chunks(head_dim) * 16;
   rows->q = take(count * head_dim);
+  rows->q_scale = take(count);
   rows->first = (int32_t*)take(count);
   rows->last = (int32_t*)take(count);
   rows->lane_sums = take(count * kLanes);
@@ -66,7 +71,10 @@ UnitRows load_rows(const AttentionArgs& args, const UnitWork& work, uint8_t* thr
     for (int32_t r = 0; r < size; r++) {
       const int32_t token = (row + r) / group_size, head = work.kv_head * group_size + (row + r) % group_size;
       const float* q = args.q + (work.token_begin + token) * args.ldq + head * D;
-      for (int64_t d = 0; d < D; d++) rows.q[row * D + d * size + r] = q[d] * factor;
+      if (args.cache.dtype == CacheDtype::kI8)
+        quantize_query(q, factor, (int32_t)D, size, (int16_t*)(rows.q + row * D) + 2 * r, rows.q_scale + row + r);
+      else
+        for (int64_t d = 0; d < D; d++) rows.q[row * D + d * size + r] = q[d] * factor;
       rows.first[row + r] = first_visible(work.position + token, args.window);
       rows.last[row + r] = work.position + token;
     }
@@ -74,43 +82,43 @@ UnitRows load_rows(const AttentionArgs& args, const UnitWork& work, uint8_t* thr
   return rows;
 }
 
-const void* piece_address(const AttentionArgs& args, int32_t request, int32_t kv_head, int32_t position) {
+const uint8_t* piece_address(const AttentionArgs& args, const UnitWork& work, int32_t position) {
   const CacheLayer& cache = args.cache;
-  const int64_t element = cache.dtype == CacheDtype::kF32 ? 4 : 2;
-  const int64_t block = args.block_tables[request * args.block_table_stride + position / cache.block_size];
-  const int64_t piece = (int64_t)(position % cache.block_size / kTileTokens) * cache.num_kv_heads + kv_head;
-  return cache.pool + block * cache.block_bytes + cache.layer_offset + piece * 2 * kTileTokens * cache.head_dim * element;
+  const int64_t block = args.block_tables[work.request * args.block_table_stride + position / cache.block_size];
+  const int64_t piece = (int64_t)(position % cache.block_size / kTileTokens) * cache.num_kv_heads + work.kv_head;
+  return cache.pool + block * cache.block_bytes + cache.layer_offset + piece * piece_bytes(cache.dtype, cache.head_dim);
 }
 
-// The tile at `position`, and the one to prefetch: pieces that hold positions first .. last, of which some row sees one.
-KeyTile key_tile(const AttentionArgs& args, const UnitWork& work, int32_t position, int32_t first, int32_t last) {
+// The tile at `position`. `following` is the unit after this one, or null.
+KeyTile key_tile(const AttentionArgs& args, const UnitWork& work, const UnitWork* following, int32_t position) {
   KeyTile tile = {position, {}, {}, args.cache.head_dim, args.softcap * kLog2E};
-  const bool more = position + kTileKeys <= last;
+  const bool is_last = position + kTileKeys > work.last_key;
+  const UnitWork& next = is_last && following ? *following : work;
+  const int32_t next_position = !is_last ? position + kTileKeys : following ? following->first_key / kTileKeys * kTileKeys : position;
   for (int b = 0; b < kPieces; b++) {
-    const int32_t key = position + b * kTileTokens, next = key + kTileKeys;
-    if (key + kTileTokens > first && key <= last) tile.piece[b] = piece_address(args, work.request, work.kv_head, key);
-    if (more) tile.next[b] = piece_address(args, work.request, work.kv_head, next < last ? next : last);
+    const int32_t key = position + b * kTileTokens, next_key = next_position + b * kTileTokens;
+    if (key + kTileTokens > work.first_key && key <= work.last_key) tile.piece[b] = piece_address(args, work, key);
+    tile.next[b] = piece_address(args, next, std::clamp(next_key, next.first_key, next.last_key));
   }
   return tile;
 }
 
 // One segment of absolute positions, from nothing.
-void attend_segment(const AttentionArgs& args, const UnitWork& work, const UnitRows& rows, int32_t segment, const Softmax& result) {
+void attend_segment(const AttentionArgs& args, const UnitWork& work, const UnitWork* following, const UnitRows& rows, int32_t segment,
+                    const Softmax& result) {
   const int64_t D = args.cache.head_dim, acc_floats = num_value_chunks(D) * 16;
   for (int32_t r = 0; r < rows.count; r++) result.max[r] = -__builtin_inff();
   memset(rows.lane_sums, 0, (size_t)rows.count * kLanes * 4);
   memset(result.acc, 0, (size_t)(rows.count * acc_floats) * 4);
 
   const int32_t begin = segment * kSegmentTokens, end = begin + kSegmentTokens;
-  const int32_t first = rows.first[0] > begin ? rows.first[0] : begin;
-  const int32_t last = rows.last[rows.count - 1] < end ? rows.last[rows.count - 1] : end - 1;
+  const int32_t first = std::max(work.first_key, begin), last = std::min(work.last_key, end - 1);
   for (int32_t position = first / kTileKeys * kTileKeys; position <= last; position += kTileKeys) {
-    KeyTile tile = key_tile(args, work, position, rows.first[0], rows.last[rows.count - 1]);
+    const KeyTile tile = key_tile(args, work, following, position);
     for (int32_t row = 0, size; row < rows.count; row += size) {
       size = next_tile_rows(rows.count - row);
       const RowState state = {result.max + row, rows.lane_sums + row * kLanes, result.acc + row * acc_floats};
-      tile_kernel(args.cache.dtype, size)({rows.q + row * D, rows.first + row, rows.last + row, state}, tile);
-      for (const void*& next : tile.next) next = nullptr;
+      tile_kernel(args.cache.dtype, size)({rows.q + row * D, rows.q_scale + row, rows.first + row, rows.last + row, state}, tile);
     }
   }
   for (int32_t r = 0; r < rows.count; r++) result.total[r] = reduce_add(load(rows.lane_sums + r * kLanes));
@@ -125,17 +133,26 @@ void fold_row(float* max, float* total, float* acc, float part_max, float part_t
   for (int64_t i = 0; i < acc_floats; i += kLanes) store(acc + i, fma(load(acc + i), keep, mul(load(part_acc + i), join)));
 }
 
-void write_row(float* out, float total, const float* acc, int64_t head_dim) {
-  const F32 factor = div(set1(1.0f), set1(total));
-  for (int64_t c = 0; c < num_value_chunks(head_dim); c++) store(out + value_column(c, head_dim), mul(load(acc + 16 * c), factor));
+// The output of `head` for one row of q.
+void write_row(const AttentionArgs& args, int64_t row, int64_t head, float total, const float* acc) {
+  const int64_t D = args.cache.head_dim;
+  const bool is_rotated = args.cache.dtype == CacheDtype::kI8;
+  float* out = args.out + row * args.ldo + head * D;
+  const F32 factor = div(set1(is_rotated ? 1.0f / (float)hadamard_block(D) : 1.0f), set1(total));
+  alignas(64) float rotated[kMaxHeadDim];
+  float* to = is_rotated ? rotated : out;
+  for (int64_t c = 0; c < num_value_chunks(D); c++) store(to + value_column(c, D), mul(load(acc + 16 * c), factor));
+  if (!is_rotated) return;
+  hadamard(rotated, D);
+  memcpy(out, rotated, (size_t)D * sizeof(float));
 }
 
-void attend_all(const AttentionArgs& args, const UnitWork& work, const UnitRows& rows) {
+void attend_all(const AttentionArgs& args, const UnitWork& work, const UnitWork* following, const UnitRows& rows) {
   const int64_t D = args.cache.head_dim, acc_floats = num_value_chunks(D) * 16;
-  const int32_t first = rows.first[0] / kSegmentTokens, last = rows.last[rows.count - 1] / kSegmentTokens;
-  attend_segment(args, work, rows, first, rows.all);
+  const int32_t first = work.first_key / kSegmentTokens, last = work.last_key / kSegmentTokens;
+  attend_segment(args, work, following, rows, first, rows.all);
   for (int32_t segment = first + 1; segment <= last; segment++) {
-    attend_segment(args, work, rows, segment, rows.part);
+    attend_segment(args, work, following, rows, segment, rows.part);
     for (int32_t r = 0; r < rows.count; r++) {
       float *max = rows.all.max + r, *total = rows.all.total + r, *acc = rows.all.acc + r * acc_floats;
       const float* part_acc = rows.part.acc + r * acc_floats;
@@ -151,8 +168,15 @@ void attend_all(const AttentionArgs& args, const UnitWork& work, const UnitRows&
   const int32_t group_size = args.num_heads / args.cache.num_kv_heads;
   for (int32_t r = 0; r < rows.count; r++) {
     const int32_t token = work.token_begin + r / group_size, head = work.kv_head * group_size + r % group_size;
-    write_row(args.out + token * args.ldo + head * D, rows.all.total[r], rows.all.acc + r * acc_floats, D);
+    write_row(args, token, head, rows.all.total[r], rows.all.acc + r * acc_floats);
   }
+}
+
+void attend_unit(const AttentionArgs& args, const UnitWork& work, const UnitWork* following, uint8_t* thread_scratch) {
+  UnitRows rows = load_rows(args, work, thread_scratch);
+  if (!work.partial) return attend_all(args, work, following, rows);
+  rows.part = softmax_at(work.partial, rows.count);
+  attend_segment(args, work, following, rows, work.first_key / kSegmentTokens, rows.part);
 }
 
 }  // namespace
@@ -162,12 +186,15 @@ int64_t attention_thread_scratch_bytes(int32_t num_heads, int32_t num_kv_heads, 
   return lay_out(&rows, unit_rows(num_heads, num_kv_heads), head_dim, nullptr);
 }
 
-void attention_unit(const AttentionArgs& args, int64_t unit, uint8_t* shared_scratch, uint8_t* thread_scratch) {
-  const UnitWork work = find_unit(args, (const RequestPlan*)shared_scratch, unit);
-  UnitRows rows = load_rows(args, work, thread_scratch);
-  if (!work.partial) return attend_all(args, work, rows);
-  rows.part = softmax_at(work.partial, rows.count);
-  attend_segment(args, work, rows, work.segment, rows.part);
+void attention_units(const AttentionArgs& args, int64_t unit_begin, int64_t unit_end, uint8_t* shared_scratch, uint8_t* thread_scratch) {
+  const RequestPlan* plan = (const RequestPlan*)shared_scratch;
+  UnitWork following = find_unit(args, plan, unit_begin);
+  for (int64_t unit = unit_begin; unit < unit_end; unit++) {
+    const UnitWork work = following;
+    const bool is_last = unit + 1 == unit_end;
+    if (!is_last) following = find_unit(args, plan, unit + 1);
+    attend_unit(args, work, is_last ? nullptr : &following, thread_scratch);
+  }
 }
 
 void attention_fold(const AttentionArgs& args, int64_t fold, uint8_t* shared_scratch) {
@@ -185,10 +212,8 @@ void attention_fold(const AttentionArgs& args, int64_t fold, uint8_t* shared_scr
     for (int32_t g = 0; g < group_size; g++)
       fold_row(all.max + g, all.total + g, all.acc + g * acc_floats, part.max[g], part.total[g], part.acc + g * acc_floats, acc_floats);
   }
-  for (int32_t g = 0; g < group_size; g++) {
-    float* out = args.out + args.query_start_loc[request] * args.ldo + (kv_head * group_size + g) * D;
-    write_row(out, all.total[g], all.acc + g * acc_floats, D);
-  }
+  for (int32_t g = 0; g < group_size; g++)
+    write_row(args, args.query_start_loc[request], kv_head * group_size + g, all.total[g], all.acc + g * acc_floats);
 }
 
 }  // namespace OCTAVO_NS

@@ -44,7 +44,7 @@ int64_t attention_thread_scratch_bytes(int32_t num_heads, int32_t num_kv_heads, 
 // Lay out the units of this step (small, serial; the result lives in shared scratch). May split long decodes over threads:
 // a choice of who computes, not of what.
 AttentionPlan attention_plan(const AttentionArgs& args, int32_t num_threads, uint8_t* shared_scratch);
-void attention_unit(const AttentionArgs& args, int64_t unit, uint8_t* shared_scratch, uint8_t* thread_scratch);
+void attention_units(const AttentionArgs& args, int64_t unit_begin, int64_t unit_end, uint8_t* shared_scratch, uint8_t* thread_scratch);
 void attention_fold(const AttentionArgs& args, int64_t fold, uint8_t* shared_scratch);
 
 }  // namespace OCTAVO_NS

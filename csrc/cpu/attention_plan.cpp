@@ -1,6 +1,8 @@
 // Cutting an attention call into units: who computes what. The bits do not depend on any choice made here.
 #include "attention_plan.h"
 
+#include <algorithm>
+
 #include "attention_tile.h"
 
 namespace OCTAVO_NS {
@@ -83,10 +85,12 @@ UnitWork find_unit(const AttentionArgs& args, const RequestPlan* plan, int64_t u
   }
   const int64_t local = unit - plan[low].unit_begin, KVH = args.cache.num_kv_heads;
   const int64_t index = local / KVH;  // of the row tile or segment; heads vary fastest
-  UnitWork work = {low, (int32_t)(local % KVH), args.query_start_loc[low], num_tokens(args, low), 0, -1, nullptr};
+  UnitWork work = {low, (int32_t)(local % KVH), args.query_start_loc[low], num_tokens(args, low), 0, 0, 0, nullptr};
   work.position = args.seq_lens[low] - work.num_tokens;
   if (plan[low].partials) {
-    work.segment = first_segment(args, low) + (int32_t)index;
+    const int32_t begin = (first_segment(args, low) + (int32_t)index) * kSegmentTokens, end = begin + kSegmentTokens;
+    work.first_key = std::max(first_visible(work.position, args.window), begin);
+    work.last_key = std::min(work.position, end - 1);
     work.partial = plan[low].partials + local * partial_floats(args.num_heads / (int32_t)KVH, args.cache.head_dim);
     return work;
   }
@@ -96,6 +100,8 @@ UnitWork find_unit(const AttentionArgs& args, const RequestPlan* plan, int64_t u
   work.token_begin += begin - work.position;
   work.num_tokens = end - begin;
   work.position = begin;
+  work.first_key = first_visible(begin, args.window);
+  work.last_key = end - 1;
   return work;
 }
 

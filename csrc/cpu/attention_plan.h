@@ -30,7 +30,7 @@ struct UnitWork {
   int32_t token_begin;  // rows of q and out
   int32_t num_tokens;
   int32_t position;     // of token_begin
-  int32_t segment;      // the only one to compute, or -1: all
+  int32_t first_key, last_key;  // positions that some row sees; of a partial, those in its segment
   float* partial;       // where its result goes; null if to out
 };
 

@@ -1,4 +1,4 @@
-// The inner kernel of attention, one instance per number of rows and cache dtype.
+// The inner kernel of attention for floating-point caches, one instance per number of rows and dtype.
 //
 // Whatever rows share a call, each row's arithmetic is the same: scores d = 0, 1, ...; one maximum and one rescaling per tile;
 // values in the order of their positions, only those that the row sees (0 * v is no no-op for -0.0, Inf or a stale NaN).
@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "attention_softmax.h"
 #include "kv_cache_element.h"
 
 namespace OCTAVO_NS {
@@ -17,23 +18,23 @@ namespace {
 constexpr int vectors_per_row(int rows) { return rows <= 6 ? 4 : 2; }
 constexpr bool kVectorsFirst = true;  // 32 registers: all vectors, then a weight at a time
 #elif defined(OCTAVO_ISA_AVX2)
-constexpr int vectors_per_row(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+constexpr int vectors_per_row(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 constexpr bool kVectorsFirst = false;  // 16 registers: a vector at a time
 #else
 constexpr int vectors_per_row(int) { return 1; }
 constexpr bool kVectorsFirst = false;
 #endif
 
-// sums[r][i] = fma(weight(r), vector(i), sums[r][i]).
-template <int R, int W, class Vector, class Weight>
-OCTAVO_INLINE void add_products(F32 (&sums)[R][W], Vector vector, Weight weight) {
+// sums[r][i] = fma(weights[r * kStride], vector(i), sums[r][i]).
+template <int kStride, int R, int W, class Vector>
+OCTAVO_INLINE void add_products(F32 (&sums)[R][W], Vector vector, const float* weights) {
   if constexpr (kVectorsFirst) {
     F32 v[W];
 #pragma GCC unroll 4
     for (int i = 0; i < W; i++) v[i] = vector(i);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
-      const F32 w = set1(weight(r));
+      const F32 w = set1(weights[r * kStride]);
 #pragma GCC unroll 4
       for (int i = 0; i < W; i++) sums[r][i] = fma(w, v[i], sums[r][i]);
     }
@@ -41,97 +42,41 @@ OCTAVO_INLINE void add_products(F32 (&sums)[R][W], Vector vector, Weight weight)
 #pragma GCC unroll 4
     for (int i = 0; i < W; i++) {
       const F32 v = vector(i);
+      __asm__("" : "+r"(weights));  // read them again rather than keep them: no register is left
 #pragma GCC unroll 16
-      for (int r = 0; r < R; r++) sums[r][i] = fma(set1(weight(r)), v, sums[r][i]);
+      for (int r = 0; r < R; r++) sums[r][i] = fma(set1(weights[r * kStride]), v, sums[r][i]);
     }
   }
 }
 
-struct KeyRange {
-  int32_t begin[kMaxTileRows], end[kMaxTileRows];  // per row, keys it sees, counted from the tile's first
-  int32_t any_begin, any_end;                      // seen by some row
-  int32_t all_begin, all_end;                      // seen by every row
-};
-
-template <int R>
-KeyRange visible_keys(const TileRows& rows, int32_t position) {
-  KeyRange range;
-  range.any_begin = range.all_end = kTileKeys;
-  range.any_end = range.all_begin = 0;
-  for (int r = 0; r < R; r++) {
-    const int32_t begin = rows.first[r] - position, end = rows.last[r] + 1 - position;
-    range.begin[r] = begin < 0 ? 0 : begin > kTileKeys ? kTileKeys : begin;
-    range.end[r] = end < 0 ? 0 : end > kTileKeys ? kTileKeys : end;
-    range.any_begin = range.begin[r] < range.any_begin ? range.begin[r] : range.any_begin;
-    range.any_end = range.end[r] > range.any_end ? range.end[r] : range.any_end;
-    range.all_begin = range.begin[r] > range.all_begin ? range.begin[r] : range.all_begin;
-    range.all_end = range.end[r] < range.all_end ? range.end[r] : range.all_end;
-  }
-  return range;
-}
-
-// scores[r][16 * b + i] = q_r . k of key i of piece b, for the B pieces from first_piece on.
-template <int R, int B, CacheDtype dtype, bool kPrefetch>
-OCTAVO_INLINE void score_pieces(const float* q, const typename CacheElement<dtype>::Type* const* keys, const char* const* next,
-                                int64_t head_dim, float (*scores)[kTileKeys], int first_piece) {
-  constexpr int kBytesPerD = 2 * kTileTokens * sizeof(typename CacheElement<dtype>::Type);  // of a piece
+// scores[r][16 * b + i] = q_r . k of key i of piece b, for the B pieces from first_piece on, which are `piece`.
+template <int R, int B, CacheDtype dtype>
+OCTAVO_INLINE void score_pieces(const float* q, const uint8_t* const* piece, const uint8_t* const* next, int64_t head_dim,
+                                float (*scores)[kTileKeys], int first_piece) {
+  using Element = typename CacheElement<dtype>::Type;
+  constexpr int64_t kBytesOfD = kTileTokens * sizeof(Element);
   F32 sums[R][B];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
     for (int b = 0; b < B; b++) sums[r][b] = zero();
   for (int64_t d = 0; d < head_dim; d++) {
-    if constexpr (kPrefetch) {
+    if (d * kBytesOfD % 64 == 0) {
 #pragma GCC unroll 4
-      for (int b = 0; b < B; b++)
-#pragma GCC unroll 2
-        for (int line = 0; line < kBytesPerD; line += 64) prefetch(next[b] + d * kBytesPerD + line);
+      for (int b = 0; b < B; b++) prefetch(next[b] + d * kBytesOfD);
     }
-    add_products<R, B>(
-        sums, [&](int b) { return CacheElement<dtype>::load16(keys[b] + d * kTileTokens); }, [&](int r) { return q[d * R + r]; });
+    add_products<1>(
+        sums, [&](int b) { return CacheElement<dtype>::load16((const Element*)(piece[b] + d * kBytesOfD)); }, q + d * R);
   }
+#pragma GCC unroll 4
+  for (int b = 0; b < B; b++)
 #pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-    for (int b = 0; b < B; b++) store(scores[r] + (first_piece + b) * kTileTokens, sums[r][b]);
-}
-
-// Scores of one row to weights, in place; state and accumulator are rescaled if the maximum moved.
-OCTAVO_INLINE void weigh_row(float* scores, int32_t begin, int32_t end, float softcap, int64_t num_chunks, float* max, float* sum,
-                             float* acc) {
-  const F32 hidden = set1(-__builtin_inff());
-  F32 x[kPieces];
-#pragma GCC unroll 4
-  for (int b = 0; b < kPieces; b++) {
-    const int from = begin - b * kTileTokens, to = end - b * kTileTokens;
-    if (to <= 0 || from >= kTileTokens) {
-      x[b] = hidden;
-      continue;
-    }
-    x[b] = load(scores + b * kTileTokens);
-    if (softcap != 0.0f) x[b] = mul(set1(softcap), tanh(x[b]));
-    if (from > 0 || to < kTileTokens) x[b] = select(mask_and_not(mask_first(to), mask_first(from)), x[b], hidden);
-  }
-  const float tile_max = reduce_max(OCTAVO_NS::max(OCTAVO_NS::max(x[0], x[1]), OCTAVO_NS::max(x[2], x[3])));
-  F32 total = load(sum);
-  if (tile_max > *max) {
-    const F32 factor = exp2(set1(*max - tile_max));  // 0 if these are the first keys
-    total = mul(total, factor);
-    for (int64_t c = 0; c < num_chunks; c++) store(acc + 16 * c, mul(load(acc + 16 * c), factor));
-    *max = tile_max;
-  }
-  const F32 top = set1(*max);
-#pragma GCC unroll 4
-  for (int b = 0; b < kPieces; b++) {
-    x[b] = exp2(sub(x[b], top));
-    store(scores + b * kTileTokens, x[b]);
-  }
-  store(sum, add(total, add(add(x[0], x[1]), add(x[2], x[3]))));
+    for (int r = 0; r < R; r++) store(scores[r] + (first_piece + b) * kTileTokens, sums[r][b]);
 }
 
 template <CacheDtype dtype>
-OCTAVO_INLINE const typename CacheElement<dtype>::Type* values_at(const KeyTile& tile, int32_t key) {
-  return (const typename CacheElement<dtype>::Type*)tile.piece[key / kTileTokens] + (kTileTokens + key % kTileTokens) * tile.head_dim;
+OCTAVO_INLINE const typename CacheElement<dtype>::Type* values_at(const uint8_t* const* piece, int32_t key, int64_t head_dim) {
+  return (const typename CacheElement<dtype>::Type*)piece[key / kTileTokens] + (kTileTokens + key % kTileTokens) * head_dim;
 }
 
 // acc[r][c] += sum of weight * value over keys that all rows see, for the C chunks from first_chunk on.
@@ -147,11 +92,12 @@ OCTAVO_INLINE void add_values(const float (*weights)[kTileKeys], int32_t begin, 
     for (int r = 0; r < R; r++) sums[r][c] = load(acc + (r * num_chunks + first_chunk + c) * 16);
   }
   for (int32_t t = begin; t < end;) {
-    const auto* values = values_at<dtype>(tile, t);
+    const auto *values = values_at<dtype>(tile.piece, t, tile.head_dim), *next = values_at<dtype>(tile.next, t, tile.head_dim);
     const int32_t piece_end = (t / kTileTokens + 1) * kTileTokens, stop = piece_end < end ? piece_end : end;
-    for (; t < stop; t++, values += tile.head_dim)
-      add_products<R, C>(
-          sums, [&](int c) { return CacheElement<dtype>::load16(values + column[c]); }, [&](int r) { return weights[r][t]; });
+    for (; t < stop; t++, values += tile.head_dim, next += tile.head_dim) {
+      prefetch(next + column[0]);
+      add_products<kTileKeys>(sums, [&](int c) { return CacheElement<dtype>::load16(values + column[c]); }, weights[0] + t);
+    }
   }
 #pragma GCC unroll 4
   for (int c = 0; c < C; c++)
@@ -163,7 +109,7 @@ OCTAVO_INLINE void add_values(const float (*weights)[kTileKeys], int32_t begin, 
 template <CacheDtype dtype>
 void add_row_values(const float* weights, int32_t begin, int32_t end, const KeyTile& tile, float* acc, int64_t num_chunks) {
   for (int32_t t = begin; t < end; t++) {
-    const auto* values = values_at<dtype>(tile, t);
+    const auto* values = values_at<dtype>(tile.piece, t, tile.head_dim);
     for (int64_t c = 0; c < num_chunks; c++) {
       const F32 v = CacheElement<dtype>::load16(values + value_column(c, tile.head_dim));
       store(acc + 16 * c, fma(set1(weights[t]), v, load(acc + 16 * c)));
@@ -173,7 +119,6 @@ void add_row_values(const float* weights, int32_t begin, int32_t end, const KeyT
 
 template <int R, CacheDtype dtype>
 void attend_tile(const TileRows& rows, const KeyTile& tile) {
-  using Element = typename CacheElement<dtype>::Type;
   constexpr int kWidth = vectors_per_row(R);
   const KeyRange range = visible_keys<R>(rows, tile.position);
   if (range.any_begin >= range.any_end) return;
@@ -181,23 +126,17 @@ void attend_tile(const TileRows& rows, const KeyTile& tile) {
 
   alignas(64) float scores[R][kTileKeys];
   for (int b = first / kWidth * kWidth; b <= last; b += kWidth) {
-    const Element* keys[kWidth];
-    const char* next[kWidth];
+    const uint8_t *piece[kWidth], *next[kWidth];
     for (int i = 0; i < kWidth; i++) {
-      const int piece = b + i < first ? first : b + i > last ? last : b + i;  // a piece that nobody sees costs no extra case
-      keys[i] = (const Element*)tile.piece[piece];
-      next[i] = (const char*)tile.next[b + i];
+      const int seen = b + i < first ? first : b + i > last ? last : b + i;  // a piece that nobody sees costs no extra case
+      piece[i] = tile.piece[seen];
+      next[i] = tile.next[b + i];
     }
-    if (next[0])
-      score_pieces<R, kWidth, dtype, true>(rows.q, keys, next, tile.head_dim, scores, b);
-    else
-      score_pieces<R, kWidth, dtype, false>(rows.q, keys, next, tile.head_dim, scores, b);
+    score_pieces<R, kWidth, dtype>((const float*)rows.q, piece, next, tile.head_dim, scores, b);
   }
 
   const int64_t num_chunks = num_value_chunks(tile.head_dim);
-  for (int r = 0; r < R; r++)
-    weigh_row(scores[r], range.begin[r], range.end[r], tile.softcap, num_chunks, rows.state.max + r, rows.state.sum + r * kLanes,
-              rows.state.acc + r * num_chunks * 16);
+  softmax_rows<R>(scores, range, tile.softcap, num_chunks, rows.state);
 
   // In the order of positions: keys before those that all rows see (or every key, if there are none), those, and keys after.
   const int32_t common = range.all_begin < range.all_end ? range.all_begin : kTileKeys;
@@ -228,6 +167,7 @@ TileKernel tile_kernel(CacheDtype dtype, int rows) {
     case CacheDtype::kF32: return kernel_of_rows<CacheDtype::kF32>(rows, sizes);
     case CacheDtype::kF16: return kernel_of_rows<CacheDtype::kF16>(rows, sizes);
     case CacheDtype::kBF16: return kernel_of_rows<CacheDtype::kBF16>(rows, sizes);
+    case CacheDtype::kI8: return int8_tile_kernel(rows);
   }
   return nullptr;
 }

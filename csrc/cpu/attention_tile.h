@@ -32,23 +32,28 @@ struct RowState {
 };
 
 struct TileRows {
-  const float* q;        // [head_dim, rows]  times scale and log2(e)
+  const void* q;         // [head_dim, rows]  float, times scale and log2(e); for int8 caches see quantize_query
+  const float* q_scale;  // [rows]  for int8 caches
   const int32_t* first;  // [rows]  first and last position each row sees
   const int32_t* last;
   RowState state;
 };
 
 struct KeyTile {
-  int32_t position;            // of its first key
-  const void* piece[kPieces];  // keys then values of 16 tokens; null where no row of the unit sees one
-  const void* next[kPieces];   // the next tile's pieces, to be prefetched; all null for none
+  int32_t position;               // of its first key
+  const uint8_t* piece[kPieces];  // of 16 tokens each; null where no row of the unit sees one
+  const uint8_t* next[kPieces];   // those of the tile that will be read next: each read here prefetches the same bytes there
   int32_t head_dim;
-  float softcap;               // in units of log2(e); 0: none
+  float softcap;                  // in units of log2(e); 0: none
 };
 
 // Add the tile's visible keys to the state of each row; a row that sees none of them keeps its state as it is.
 using TileKernel = void (*)(const TileRows& rows, const KeyTile& tile);
 TileKernel tile_kernel(CacheDtype dtype, int rows);  // for a number of rows that next_tile_rows gives
+
+// Rotate a query as keys are, and round it, times `factor`, to int16 times *scale. Element d goes to out[d / 2 * 2 * rows + d % 2], up to padded_head_dim with zeros.
+void quantize_query(const float* q, float factor, int32_t head_dim, int32_t rows, int16_t* out, float* scale);
+TileKernel int8_tile_kernel(int rows);
 
 // The accumulator's chunk c of 16 lanes holds value columns value_column(c) .. + 15: the last chunk of a head_dim that is
 // not a multiple of 16 overlaps the one before, and both compute the same bits.

@@ -14,7 +14,7 @@ constexpr double kSerialNs = 3000;
 constexpr double kShortChunkNs = 8000, kLongChunkNs = 20e6;
 constexpr int64_t kChunksPerThread = 4;
 constexpr int64_t kMinBandRows = 64;  // of a product that is cut by rows too
-constexpr double kSampleNsPerLogit = 0.5, kFoldNs = 2000;
+constexpr double kSampleNsPerLogit = 0.5, kFoldNs = 2000, kCopyNsPerByte = 0.1;
 
 int64_t choose_chunks(double total_ns, int64_t max_chunks, int32_t num_threads) {
   if (total_ns < kSerialNs) return 1;
@@ -29,24 +29,12 @@ struct Range {
 Range part(int64_t size, int64_t index, int64_t num_parts) { return {size * index / num_parts, size * (index + 1) / num_parts}; }
 
 void sample(const SampleArrays& a, int64_t row, float* logits, int64_t vocab_size, uint8_t* scratch) {
-  SampleParams params;
-  params.temperature = a.temperature[row];
-  params.top_k = a.top_k[row];
-  params.top_p = a.top_p[row];
-  params.min_p = a.min_p[row];
-  params.seed = a.seed[row];
-  params.position = a.position[row];
-  params.num_logprobs = a.num_logprobs[row];
-  params.forced_token = a.forced_token[row];
-  params.edits = a.edits + a.edit_offsets[row];
-  params.num_edits = a.edit_offsets[row + 1] - a.edit_offsets[row];
-  params.allowed = a.allowed_rows[row] < 0 ? nullptr : a.allowed + a.allowed_rows[row] * a.allowed_stride;
-  SampleResult result = {};
-  sample_row(logits, vocab_size, params, a.mode, scratch, &result, a.top_ids + row * a.top_stride, a.top_logprobs + row * a.top_stride);
-  a.token_ids[row] = result.token_id;
-  a.status[row] = result.status;
-  a.rank[row] = result.rank;
-  a.logprob[row] = result.logprob;
+  const SampleChoice& c = a.choices[row];
+  const uint32_t* allowed = c.allowed_row < 0 ? nullptr : a.allowed + c.allowed_row * a.allowed_stride;
+  const SampleParams params = {c.temperature, c.top_k, c.top_p, c.min_p, c.seed, c.position, c.num_logprobs, c.forced_token,
+                               a.edits + c.first_edit, c.num_edits, allowed};
+  sample_row(logits, vocab_size, params, a.mode, scratch, a.results + row, a.top_ids + row * a.top_stride,
+             a.top_logprobs + row * a.top_stride);
 }
 
 }  // namespace
@@ -78,6 +66,7 @@ class StepWalk final : public StageWalk {
 
   void run_chunk(int32_t chunk, int32_t worker) override {
     if (is_cancelled()) return;
+    chunk = striped(chunk);
     const Range rows = part(num_rows_, chunk / unit_parts_, row_parts_), units = part(num_units_, chunk % unit_parts_, unit_parts_);
     uint8_t* scratch = executor_.thread_scratch(worker);
     switch (task_) {
@@ -90,11 +79,26 @@ class StepWalk final : public StageWalk {
       case Task::kGemm:
         run_units(std::get<GemmStage>(*stage_), rows.begin, rows.end, units.begin, units.end, scratch);
         break;
+      case Task::kGatedGemm:
+        run_units(std::get<GatedGemmStage>(*stage_), rows.begin, rows.end, units.begin, units.end, scratch);
+        break;
+      case Task::kMoeSort:
+        copy_sorted_rows(std::get<MoeSortStage>(*stage_), units.begin, units.end);
+        break;
+      case Task::kMoeGemm:
+        run_part(std::get<MoeGemmStage>(*stage_), chunk, unit_parts_, scratch);
+        break;
       case Task::kAttention:
-        for (int64_t u = units.begin; u < units.end; u++) attention_unit(attention_, u, executor_.shared_scratch(), scratch);
+        attention_units(attention_, units.begin, units.end, executor_.shared_scratch(), scratch);
         break;
       case Task::kFold:
         for (int64_t u = units.begin; u < units.end; u++) attention_fold(attention_, u, executor_.shared_scratch());
+        break;
+      case Task::kCausalConv:
+        for (int64_t u = units.begin; u < units.end; u++) causal_conv_unit(causal_conv_, u);
+        break;
+      case Task::kGatedDelta:
+        for (int64_t u = units.begin; u < units.end; u++) gated_delta_unit(gated_delta_, u, scratch);
         break;
       case Task::kLogits:
         for (int64_t row = units.begin; row < units.end; row++) use_logits(row, scratch);
@@ -111,8 +115,15 @@ class StepWalk final : public StageWalk {
   }
 
  private:
-  enum class Task { kRows, kGemm, kAttention, kFold, kLogits };
+  enum class Task { kRows, kGemm, kGatedGemm, kMoeSort, kMoeGemm, kAttention, kFold, kCausalConv, kGatedDelta, kLogits };
   static constexpr std::chrono::milliseconds kCheckInterval{50};
+
+  // Chunks in the order in which they are claimed, so that threads that take turns each walk through neighbours: one stream of weights.
+  int32_t striped(int32_t chunk) const {
+    const int32_t num_chunks = (int32_t)(row_parts_ * unit_parts_), threads = executor_.num_threads();
+    const int32_t turns = num_chunks / threads, turn = chunk / threads;
+    return turn < turns ? chunk % threads * turns + turn : chunk;
+  }
 
   bool is_cancelled() const { return executor_.is_cancelled_.load(std::memory_order_relaxed); }
 
@@ -143,20 +154,42 @@ class StepWalk final : public StageWalk {
     next_ = 0;
   }
 
-  void begin(const RowStage& stage) { set_task(Task::kRows, num_rows_, (double)num_rows_ * row_ns(stage)); }
+  void begin(const RowStage& stage) { set_task(Task::kRows, num_rows_ * stage.rows_per_row, (double)num_rows_ * row_ns(stage)); }
 
-  void begin(const GemmStage& stage) {
+  void begin(const GemmStage& stage) { begin_product(Task::kGemm, stage); }
+  void begin(const GatedGemmStage& stage) { begin_product(Task::kGatedGemm, stage); }
+
+  template <class ProductStage>
+  void begin_product(Task task, const ProductStage& stage) {
     const double ns = std::max(fixed_ns(stage), (double)num_rows_ * row_ns(stage));
-    set_task(Task::kGemm, num_units(stage), ns);
+    set_task(task, num_units(stage), ns);
     const int64_t wanted = choose_chunks(ns, INT64_MAX, executor_.num_threads());
     if (num_units_ < wanted) row_parts_ = std::clamp(wanted / num_units_, (int64_t)1, std::max(num_rows_ / kMinBandRows, (int64_t)1));
   }
+
+  void begin(const MoeSortStage& stage) {
+    sort_rows(stage, num_rows_);
+    const int64_t sorted_rows = num_rows_ * stage.top_k;
+    set_task(Task::kMoeSort, sorted_rows, (double)(sorted_rows * stage.row_bytes) * kCopyNsPerByte);
+  }
+
+  void begin(const MoeGemmStage& stage) { set_task(Task::kMoeGemm, num_units(stage), plan_products(stage)); }
 
   void begin(const AttentionStage& stage) {
     attention_ = attention_args(stage, batch_);
     const AttentionPlan plan = attention_plan(attention_, executor_.num_threads(), executor_.shared_scratch());
     num_folds_ = plan.num_folds;
     set_task(Task::kAttention, plan.num_units, attention_ns(stage, batch_));
+  }
+
+  void begin(const CausalConvStage& stage) {
+    causal_conv_ = causal_conv_args(stage, batch_);
+    set_task(Task::kCausalConv, causal_conv_units(causal_conv_), causal_conv_ns(stage, batch_));
+  }
+
+  void begin(const GatedDeltaStage& stage) {
+    gated_delta_ = gated_delta_args(stage, batch_);
+    set_task(Task::kGatedDelta, gated_delta_units(gated_delta_), gated_delta_ns(stage, batch_));
   }
 
   void set_task(Task task, int64_t num_units, double total_ns) {
@@ -190,6 +223,8 @@ class StepWalk final : public StageWalk {
   Task task_ = Task::kRows;
   int64_t num_units_ = 0, unit_parts_ = 1, row_parts_ = 1;
   AttentionArgs attention_ = {};
+  CausalConvArgs causal_conv_ = {};
+  GatedDeltaArgs gated_delta_ = {};
   int64_t num_folds_ = 0;
   bool is_complete_ = false;
 };

@@ -12,21 +12,28 @@
 
 namespace OCTAVO_NS {
 
-// How the tokens of logit rows are chosen, and where the results go. All arrays [N] unless said otherwise.
+// One logit row and how its token is chosen, as in SampleParams: a record of Python's CHOICE_DTYPE.
+struct SampleChoice {
+  int32_t row;  // of the body's last run
+  float temperature;
+  int32_t top_k;
+  float top_p, min_p;
+  int32_t num_logprobs;
+  uint64_t seed;
+  int64_t position;
+  int32_t forced_token;
+  int32_t allowed_row;  // of `allowed`; -1: all tokens are allowed
+  int32_t first_edit, num_edits;
+};
+
 struct SampleArrays {
-  const float *temperature, *top_p, *min_p;
-  const int32_t *top_k, *num_logprobs, *forced_token;
-  const uint64_t* seed;
-  const int64_t* position;
-  const int64_t* edit_offsets;  // [N + 1]
+  const SampleChoice* choices;  // [N]
   const LogitEdit* edits;
-  const int32_t* allowed_rows;  // -1: all tokens are allowed
-  const uint32_t* allowed;      // [A, allowed_stride]
+  const uint32_t* allowed;  // [A, allowed_stride]
   int64_t allowed_stride;
   LogprobsMode mode;
-  int32_t *token_ids, *status, *rank;
-  float* logprob;
-  int32_t* top_ids;  // [N, top_stride]
+  SampleResult* results;  // [N], also the records of Python's RESULT_DTYPE
+  int32_t* top_ids;       // [N, top_stride]
   float* top_logprobs;
   int64_t top_stride;
 };

@@ -12,10 +12,9 @@ OCTAVO_QUANTIZED_CASES(OCTAVO_EXTERN)
 #undef OCTAVO_EXTERN
 
 int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quantization) {
-  const int64_t groups = (K + kGroup - 1) / kGroup;
   if (!is_quantized(format) || !activation_quantization) return float_scratch_bytes(K);
 #define OCTAVO_CASE(F) \
-  case WeightFormat::F: return groups * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes;
+  case WeightFormat::F: return expanded_scratch_bytes(num_groups(K) * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes);
   switch (format) {
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
     default: return 0;
@@ -39,9 +38,7 @@ void gemm_f32(const PackedMatrix& w, const float* x, int64_t ldx, int64_t rows, 
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return gemm_f32_format<WeightFormat::F>(w, x, ldx, rows, out, panel_begin, panel_end, scratch);
   switch (w.format) {
-    OCTAVO_CASE(kF32)
-    OCTAVO_CASE(kF16)
-    OCTAVO_CASE(kBF16)
+    OCTAVO_FLOAT_CASES(OCTAVO_CASE)
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
   }
 #undef OCTAVO_CASE

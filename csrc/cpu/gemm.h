@@ -40,10 +40,11 @@ void dequantize_row(const PackedMatrix& w, int64_t n, float* out);
 int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quantization);
 
 struct GemmOutput {
-  float* y;           // column 0 of this matrix's part of the output; row stride ldy
+  float* y;                 // where the columns of `first_panel` begin; row stride ldy
   int64_t ldy;
-  const float* bias;  // [N] or null
-  bool add;           // y += product instead of y = product
+  const float* bias;        // [N] or null
+  bool add;                 // y += product instead of y = product
+  int64_t first_panel = 0;
 };
 
 // Quantised weights, int8 activations. Per (row, column), for groups in order:

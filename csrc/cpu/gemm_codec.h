@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gemm_dot.h"
+#include "gemm_tiles.h"
 #include "pack_layout.h"
 #include "simd.h"
 
@@ -79,9 +80,6 @@ class PackedGroups {
   const uint8_t* bytes() const { return group_; }
 
  private:
-  // Far enough to cover the latency of memory, near enough to stay in L1. Tuned for one row on Zen 3 and Emerald Rapids.
-  static constexpr int kPrefetchBytes = 8192;
-
   OCTAVO_MEMBER void enter() {
     if constexpr (L::kHeaderBytes > 0) {
       if (index_++ % kGroupsPerSuper == 0) {
@@ -97,6 +95,7 @@ class PackedGroups {
 };
 
 // A walk over groups of `NB` panels that were expanded to whole bytes and float scales: 8 lines per panel, then the scales.
+// Meanwhile it fetches to L2 what is expanded next: kAheadBytes for each group, from `ahead` on.
 template <class Math_, int NB>
 class ExpandedGroups {
  public:
@@ -105,17 +104,23 @@ class ExpandedGroups {
   static constexpr int kScales = 8 * kLineBytes * NB;
   static constexpr int kMinimums = kScales + Math::kNumScales * kLineBytes * NB;
   static constexpr int kGroupBytes = kMinimums + (Math::kHasMinimum ? kLineBytes * NB : 0);
+  static constexpr int kAheadBytes = 2 * kLineBytes * NB;
 
-  explicit ExpandedGroups(const uint8_t* scratch) : group_(scratch) {}
+  ExpandedGroups(const uint8_t* scratch, const uint8_t* ahead) : group_(scratch), ahead_(ahead) {}
 
   OCTAVO_MEMBER Line line(int n, int j) const { return load_line(group_ + kLineBytes * (j * NB + n)); }
   OCTAVO_MEMBER F32 scale(int n, int s) const { return load((const float*)(group_ + kScales + kLineBytes * (s * NB + n))); }
   OCTAVO_MEMBER F32 minimum(int n) const { return load((const float*)(group_ + kMinimums + kLineBytes * n)); }
-  OCTAVO_MEMBER void prefetch_ahead() const {}
-  OCTAVO_MEMBER void next() { group_ += kGroupBytes; }
+  OCTAVO_MEMBER void prefetch_ahead() const {
+    for (int i = 0; i < kAheadBytes; i += kLineBytes) prefetch_l2(ahead_ + i);
+  }
+  OCTAVO_MEMBER void next() {
+    group_ += kGroupBytes;
+    ahead_ += kAheadBytes;
+  }
 
  private:
-  const uint8_t* group_;
+  const uint8_t *group_, *ahead_;
 };
 
 // Expand `NB` neighbouring panels to the form ExpandedGroups walks over.

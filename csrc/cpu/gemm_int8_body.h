@@ -4,6 +4,7 @@
 // one order of operations: groups ascending, the sequence of gemm.h in each.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -79,28 +80,78 @@ constexpr std::array<Int8Tile<Groups>, sizeof...(I)> make_int8_tiles(std::intege
 template <class Groups, int kMost>
 constexpr auto kInt8Tiles = make_int8_tiles<Groups>(std::make_integer_sequence<int, kMost>{});
 
-// All rows with panels [panel, panel + Groups::kPanels).
-template <class Groups, int kMost>
-void int8_panels(const PackedMatrix& w, const uint8_t* bytes, int64_t panel, const ActBlock* x, int64_t ldx, int64_t rows,
-                 const GemmOutput& out) {
+// All rows with panels [panel, panel + Groups::kPanels), which each tile walks over anew: groups() begins a walk.
+template <class Groups, int kMost, class MakeGroups>
+void int8_panels(const PackedMatrix& w, int64_t panel, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out,
+                 const MakeGroups& groups) {
   for_balanced_tiles(rows, kMost, [&](int64_t begin, int64_t count) {
     const PanelOutput outs[2] = {PanelOutput(out, w, panel, begin), PanelOutput(out, w, panel + Groups::kPanels - 1, begin)};
-    kInt8Tiles<Groups, kMost>[(size_t)(count - 1)](Groups(bytes), w.K / kGroup, x + begin * ldx, ldx, outs);
+    kInt8Tiles<Groups, kMost>[(size_t)(count - 1)](groups(), num_groups(w.K), x + begin * ldx, ldx, outs);
   });
+}
+
+// The packed bytes that are expanded next: the tiles before fetch them, each a share.
+class Lookahead {
+ public:
+  Lookahead(const uint8_t* begin, int64_t bytes) : next_(begin), end_(begin + bytes) {}
+  const uint8_t* take(int64_t bytes) {
+    const uint8_t* share = next_;
+    if (next_ < end_) next_ += bytes;
+    return share;
+  }
+
+ private:
+  const uint8_t *next_, *end_;
+};
+
+// Rows of a band: their activations stay in L2 while every expanded panel passes over them.
+inline int64_t band_rows(int64_t row_bytes) {
+  return std::max(kBandBytes / row_bytes / kExpandedRows, int64_t(1)) * kExpandedRows;
+}
+
+// How many expansions, of kExpandedPanels panels each, are made before their products.
+inline int64_t expansions_at_once(int64_t expansion_bytes) {
+  return std::clamp(kExpandedBytes / expansion_bytes, int64_t(1), kMostExpansions);
+}
+inline int64_t expanded_scratch_bytes(int64_t expansion_bytes) { return expansions_at_once(expansion_bytes) * expansion_bytes; }
+
+// As many panels from `panel` on as come in whole expansions; returns the first that is left.
+template <WeightFormat F>
+int64_t int8_expanded(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel,
+                      int64_t panel_end, uint8_t* scratch) {
+  using Expanded = ExpandedGroups<ArithmeticOf<F>, kExpandedPanels>;
+  const int64_t groups = num_groups(w.K), expanded_bytes = groups * Expanded::kGroupBytes;
+  const int64_t packed_bytes = kExpandedPanels * w.panel_bytes;
+  const int64_t most = expansions_at_once(expanded_bytes), band = band_rows(groups * (int64_t)sizeof(ActBlock));
+  while (panel + kExpandedPanels <= panel_end) {
+    const int64_t count = std::min(most, (panel_end - panel) / kExpandedPanels);
+    const uint8_t* packed = w.data + panel * w.panel_bytes;
+    for (int64_t i = 0; i < count; i++) {
+      expand_panels<F, kExpandedPanels>(packed + i * packed_bytes, w.panel_bytes, groups, scratch + i * expanded_bytes);
+    }
+    Lookahead lookahead(packed + count * packed_bytes, count * packed_bytes);
+    for (int64_t begin = 0; begin < rows; begin += band) {
+      GemmOutput band_out = out;
+      band_out.y += begin * out.ldy;
+      for (int64_t i = 0; i < count; i++) {
+        int8_panels<Expanded, kExpandedRows>(
+            w, panel + i * kExpandedPanels, x + begin * ldx, ldx, std::min(band, rows - begin), band_out,
+            [&] { return Expanded(scratch + i * expanded_bytes, lookahead.take(groups * Expanded::kAheadBytes)); });
+      }
+    }
+    panel += count * kExpandedPanels;
+  }
+  return panel;
 }
 
 template <WeightFormat F>
 void gemm_int8_format(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel,
                       int64_t panel_end, uint8_t* scratch) {
-  using Expanded = ExpandedGroups<ArithmeticOf<F>, kExpandedPanels>;
-  if (rows > direct_limit(Layout<F>::kBits)) {
-    for (; panel + kExpandedPanels <= panel_end; panel += kExpandedPanels) {
-      expand_panels<F, kExpandedPanels>(w.data + panel * w.panel_bytes, w.panel_bytes, w.K / kGroup, scratch);
-      int8_panels<Expanded, kExpandedRows>(w, scratch, panel, x, ldx, rows, out);
-    }
-  }
+  using Packed = PackedGroups<F>;
+  if (rows > direct_limit(Layout<F>::kBits)) panel = int8_expanded<F>(w, x, ldx, rows, out, panel, panel_end, scratch);
   for (; panel < panel_end; panel++) {
-    int8_panels<PackedGroups<F>, direct_rows(Layout<F>::kBits)>(w, w.data + panel * w.panel_bytes, panel, x, ldx, rows, out);
+    int8_panels<Packed, direct_rows(Layout<F>::kBits)>(w, panel, x, ldx, rows, out,
+                                                       [&] { return Packed(w.data + panel * w.panel_bytes); });
   }
 }
 

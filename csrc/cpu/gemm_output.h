@@ -15,7 +15,7 @@ struct PanelOutput {
   bool add;
 
   PanelOutput(const GemmOutput& out, const PackedMatrix& w, int64_t panel, int64_t row)
-      : y(out.y + row * out.ldy + panel * kPanelColumns),
+      : y(out.y + row * out.ldy + (panel - out.first_panel) * kPanelColumns),
         ldy(out.ldy),
         bias(out.bias ? out.bias + panel * kPanelColumns : nullptr),
         columns((int)(w.N - panel * kPanelColumns < kPanelColumns ? w.N - panel * kPanelColumns : kPanelColumns)),

@@ -1,4 +1,4 @@
-// The element types of the cache, sixteen at a time as floats.
+// The floating-point element types of the cache, sixteen at a time as floats.
 #pragma once
 
 #include "kv_cache.h"

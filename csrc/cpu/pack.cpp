@@ -1,6 +1,7 @@
 // Re-tiles weights into panels without changing a value, and reads single rows back.
 #include <cstring>
 
+#include "float_panel.h"
 #include "gemm_codec.h"
 #include "pack_layout.h"
 #include "pack_source.h"
@@ -57,7 +58,7 @@ void write_scales(const SourceGroup& s, uint8_t* group, uint8_t* header, int c) 
 template <WeightFormat F>
 void pack_quantized_panel(const uint8_t* const* rows, int columns, int64_t K, uint8_t* panel) {
   using L = Layout<F>;
-  for (int64_t g = 0; g < K / kGroup; g++) {
+  for (int64_t g = 0; g < num_groups(K); g++) {
     uint8_t* group = panel + group_offset<F>(g);
     uint8_t* header = panel + group_offset<F>(g - g % kGroupsPerSuper) - L::kHeaderBytes;
     for (int c = 0; c < columns; c++) {
@@ -79,13 +80,13 @@ template <WeightFormat F>
 void dequantize_column(const uint8_t* panel, int c, int64_t K, float* out) {
   using Math = ArithmeticOf<F>;
   PackedGroups<F> groups(panel);
-  for (int64_t g = 0; g < K / kGroup; g++, groups.next(), out += kGroup) {
+  for (int64_t first = 0; first < K; first += kGroup, groups.next(), out += kGroup) {
     uint32_t q[8];
     read_column<Math::kBits>(groups.bytes(), c, q);
     float d[2][kPanelColumns], m[kPanelColumns];
     for (int s = 0; s < Math::kNumScales; s++) store(d[s], groups.scale(0, s));
     if (Math::kHasMinimum) store(m, groups.minimum(0));
-    for (int k = 0; k < kGroup; k++) {
+    for (int k = 0; k < kGroup && first + k < K; k++) {
       const int value = (int)((q[k / 4] >> (8 * (k % 4))) & 255u) - Math::kZeroPoint;
       const float scaled = d[k / 4 / Math::kLines][c] * (float)value;
       out[k] = Math::kHasMinimum ? scaled + m[c] : scaled;
@@ -97,10 +98,7 @@ template <WeightFormat F>
 void read_float_column(const uint8_t* panel, int c, int64_t K, float* out) {
   for (int64_t k = 0; k < K; k++) {
     float column[kPanelColumns];
-    const uint8_t* p = panel + k * kPanelColumns * Layout<F>::kInfo.block_bytes;
-    if constexpr (F == WeightFormat::kF32) store(column, load((const float*)p));
-    else if constexpr (F == WeightFormat::kF16) store(column, load_f16((const uint16_t*)p));
-    else store(column, load_bf16((const uint16_t*)p));
+    store(column, FloatPanel<F>::at(panel + k * FloatPanel<F>::kBytes));
     out[k] = column[c];
   }
 }
@@ -117,7 +115,7 @@ int64_t source_row_bytes(WeightFormat format, int64_t K) {
 int64_t panel_bytes(WeightFormat format, int64_t K) {
   int64_t bytes = kPanelColumns * K * format_info(format).block_bytes;
 #define OCTAVO_CASE(F) \
-  case WeightFormat::F: bytes = packed_groups_bytes<WeightFormat::F>(K / kGroup); break;
+  case WeightFormat::F: bytes = packed_groups_bytes<WeightFormat::F>(num_groups(K)); break;
   switch (format) {
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
     default: break;
@@ -137,9 +135,7 @@ void pack_panels(WeightFormat format, const uint8_t* const* rows, int64_t N, int
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: pack_panel<WeightFormat::F>(rows + first, columns, K, panel); break;
     switch (format) {
-      OCTAVO_CASE(kF32)
-      OCTAVO_CASE(kF16)
-      OCTAVO_CASE(kBF16)
+      OCTAVO_FLOAT_CASES(OCTAVO_CASE)
       OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
     }
 #undef OCTAVO_CASE
@@ -154,9 +150,7 @@ void dequantize_row(const PackedMatrix& w, int64_t n, float* out) {
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return dequantize_column<WeightFormat::F>(panel, c, w.K, out);
   switch (w.format) {
-    OCTAVO_FLOAT_CASE(kF32)
-    OCTAVO_FLOAT_CASE(kF16)
-    OCTAVO_FLOAT_CASE(kBF16)
+    OCTAVO_FLOAT_CASES(OCTAVO_FLOAT_CASE)
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
   }
 #undef OCTAVO_FLOAT_CASE

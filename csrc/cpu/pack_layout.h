@@ -18,6 +18,9 @@
 
 namespace OCTAVO_NS {
 
+// Counts changes in this file and in how weights are rounded: kept matrices of another number are made anew.
+constexpr int kPackingVersion = 1;
+
 constexpr int kLineBytes = 64;
 constexpr int kGroupsPerSuper = 8;  // groups that share the header of a K-type
 

@@ -8,6 +8,7 @@
 
 namespace OCTAVO_NS {
 
+typedef uint8_t Vector16u8 __attribute__((vector_size(16)));
 typedef uint16_t Vector8u16 __attribute__((vector_size(16)));
 typedef uint32_t Vector4u32 __attribute__((vector_size(16)));
 
@@ -17,6 +18,12 @@ typedef uint32_t Vector4u32 __attribute__((vector_size(16)));
 #define OCTAVO_SHUFFLE(V, a, b, ...) __builtin_shuffle(a, b, (V){__VA_ARGS__})
 #endif
 
+OCTAVO_INLINE Vector16u8 interleave_low(Vector16u8 a, Vector16u8 b) {
+  return OCTAVO_SHUFFLE(Vector16u8, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+OCTAVO_INLINE Vector16u8 interleave_high(Vector16u8 a, Vector16u8 b) {
+  return OCTAVO_SHUFFLE(Vector16u8, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
 OCTAVO_INLINE Vector8u16 interleave_low(Vector8u16 a, Vector8u16 b) {
   return OCTAVO_SHUFFLE(Vector8u16, a, b, 0, 8, 1, 9, 2, 10, 3, 11);
 }

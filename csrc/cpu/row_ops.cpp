@@ -2,27 +2,11 @@
 #include "row_ops.h"
 
 #include "simd.h"
+#include "sum_of_squares.h"
 
 namespace OCTAVO_NS {
 
 namespace {
-
-// Sum of squares: four accumulators of sixteen lanes, so the order depends on E alone.
-float sum_of_squares(const float* x, int64_t E) {
-  F32 sums[4] = {zero(), zero(), zero(), zero()};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= E; i += 4 * kLanes) {
-    for (int j = 0; j < 4; j++) {
-      const F32 v = load(x + i + j * kLanes);
-      sums[j] = fma(v, v, sums[j]);
-    }
-  }
-  for (; i < E; i += kLanes) {
-    const F32 v = E - i >= kLanes ? load(x + i) : load_first(x + i, (int)(E - i));
-    sums[0] = fma(v, v, sums[0]);
-  }
-  return reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
-}
 
 void rotate_halves(float* __restrict a, float* __restrict b, const float* cos, const float* sin, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
@@ -42,21 +26,35 @@ void rotate_neighbours(float* __restrict v, const float* cos, const float* sin, 
 
 template <Gate gate>
 OCTAVO_INLINE F32 gated(F32 x) {
+  if constexpr (gate == Gate::kSigmoid) return sigmoid(x);
   if constexpr (gate == Gate::kSilu) return mul(x, sigmoid(x));
+  if constexpr (gate == Gate::kSigmoid) return sigmoid(x);
   // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
   const F32 slope = fma(mul(x, x), set1(0.0713548163f), set1(1.59576912f));
   return mul(x, sigmoid(mul(x, slope)));
 }
 
+// y = gate(g) * x; y may be x.
 template <Gate gate>
-void gate_rows(const float* x, float* y, int64_t F, int64_t ldx, int64_t ldy, int64_t row_begin, int64_t row_end) {
+void gate_rows(const float* g, const float* x, float* y, int64_t E, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
+               int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
-    const float *g = x + row * ldx, *u = g + F;
+    const float *in_gate = g + row * ldg, *in = x + row * ldx;
     float* out = y + row * ldy;
     int64_t i = 0;
-    for (; i + kLanes <= F; i += kLanes) store(out + i, mul(gated<gate>(load(g + i)), load(u + i)));
-    const int tail = (int)(F - i);
-    if (tail > 0) store_first(out + i, mul(gated<gate>(load_first(g + i, tail)), load_first(u + i, tail)), tail);
+    for (; i + kLanes <= E; i += kLanes) store(out + i, mul(gated<gate>(load(in_gate + i)), load(in + i)));
+    const int tail = (int)(E - i);
+    if (tail > 0) store_first(out + i, mul(gated<gate>(load_first(in_gate + i, tail)), load_first(in + i, tail)), tail);
+  }
+}
+
+// The same with one gate for the whole row.
+template <Gate gate>
+void one_gate_rows(const float* g, const float* x, float* y, int64_t F, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
+                   int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end; row++) {
+    const float factor = first_lane(gated<gate>(set1(g[row * ldg])));
+    for (int64_t i = 0; i < F; i++) y[row * ldy + i] = factor * x[row * ldx + i];
   }
 }
 
@@ -89,9 +87,18 @@ void rope(float* x, const float* table, const int32_t* positions, int64_t heads,
   }
 }
 
+void mul_by_gate(const float* x, const float* g, float* y, Gate gate, int64_t E, int64_t gate_width, int64_t ldx, int64_t ldg,
+                 int64_t ldy, int64_t row_begin, int64_t row_end) {
+  const bool is_one = gate_width == 1;
+  switch (gate) {
+    case Gate::kSilu: return (is_one ? one_gate_rows<Gate::kSilu> : gate_rows<Gate::kSilu>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+    case Gate::kGeluTanh: return (is_one ? one_gate_rows<Gate::kGeluTanh> : gate_rows<Gate::kGeluTanh>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+    case Gate::kSigmoid: return (is_one ? one_gate_rows<Gate::kSigmoid> : gate_rows<Gate::kSigmoid>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+  }
+}
+
 void gated_mul(const float* x, float* y, Gate gate, int64_t F, int64_t ldx, int64_t ldy, int64_t row_begin, int64_t row_end) {
-  if (gate == Gate::kSilu) return gate_rows<Gate::kSilu>(x, y, F, ldx, ldy, row_begin, row_end);
-  gate_rows<Gate::kGeluTanh>(x, y, F, ldx, ldy, row_begin, row_end);
+  mul_by_gate(x + F, x, y, gate, F, F, ldx, ldx, ldy, row_begin, row_end);
 }
 
 void add_rows(const float* a, const float* b, float* y, int64_t E, int64_t lda, int64_t ldb, int64_t ldy, int64_t row_begin,

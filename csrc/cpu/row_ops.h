@@ -22,7 +22,11 @@ void rope(float* x,                // [T, heads * D]  row stride ldx, in place
           const int32_t* positions,  // [T]
           int64_t heads, int64_t D, int64_t half, bool interleaved, int64_t ldx, int64_t row_begin, int64_t row_end);
 
-enum class Gate : int32_t { kSilu = 0, kGeluTanh = 1 };
+enum class Gate : int32_t { kSilu = 0, kGeluTanh = 1, kSigmoid = 2 };
+
+// y = x * gate(g); g has E columns, or one for the whole row. y may be x.
+void mul_by_gate(const float* x, const float* g, float* y, Gate gate, int64_t E, int64_t gate_width, int64_t ldx, int64_t ldg,
+                 int64_t ldy, int64_t row_begin, int64_t row_end);
 
 // y = gate(x[:, 0:F]) * x[:, F:2F].
 void gated_mul(const float* x, float* y, Gate gate, int64_t F, int64_t ldx, int64_t ldy, int64_t row_begin, int64_t row_end);

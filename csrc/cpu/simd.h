@@ -3,7 +3,7 @@
 // Kernels are written once on these types. Every operation is one rounding (fma is fused where the hardware has it), and the
 // order of horizontal reductions is fixed here, so a kernel computes the same bits whatever tile or thread runs it.
 //
-//   F32   16 x float      I32   16 x int32      Mask   16 x bool
+//   F32   16 x float      I32   16 x int32      I16   32 x int16      Mask   16 x bool
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ namespace OCTAVO_NS {
 
 constexpr int kLanes = 16;
 
-// 2^x for finite or -inf x <= 126: exact 0 below -100, because a denormal p turns every later fma into microcode.
+// 2^x for x <= 126: exact 0 below -100, because a denormal p turns every later fma into microcode; NaN gives NaN.
 // Minimax polynomial of degree 6 on [-0.5, 0.5]; relative error below 1.2e-7, 1.5e-7 where fma rounds twice.
 OCTAVO_INLINE F32 exp2(F32 x) {
-  const Mask keep = cmp_ge(x, set1(-100.0f));
-  const F32 clamped = max(x, set1(-100.0f));  // keeps the integer part in range; lanes below are zeroed at the end
+  const F32 least = set1(-100.0f);
+  const F32 clamped = max(least, x);  // keeps the integer part in range, lanes below are zeroed at the end; NaN, the second, stays
   const F32 n = round_nearest(clamped);
   const F32 f = sub(clamped, n);
   F32 p = set1(1.5353350e-4f);
@@ -37,16 +37,35 @@ OCTAVO_INLINE F32 exp2(F32 x) {
   p = fma(p, f, set1(2.4022648e-1f));
   p = fma(p, f, set1(6.9314720e-1f));
   p = fma(p, f, set1(1.0f));
-  return select(keep, mul(p, pow2(to_i32(n))), zero());
+  return select(cmp_gt(least, x), zero(), mul(p, pow2(to_i32(n))));
 }
+
+// The largest |value| of both, or NaN if any is.
+OCTAVO_INLINE float largest_magnitude(F32 a, F32 b) { return reduce_magnitude(max_magnitude(a, b)); }
 
 // e^x, through exp2; exact 0 for x below about -69.
 OCTAVO_INLINE F32 exp(F32 x) { return exp2(mul(x, set1(1.44269504f))); }
 
-// 1 / (1 + e^-x); exact 0 for x below about -69. NaN gives a number: multiply by x, as all uses do, and it is NaN again.
+// 1 / (1 + e^-x); exact 0 for x below about -69; NaN gives NaN.
 OCTAVO_INLINE F32 sigmoid(F32 x) {
   const F32 e = exp(sub(zero(), abs(x)));
   return div(select(cmp_ge(x, zero()), set1(1.0f), e), add(set1(1.0f), e));
+}
+
+// log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), the latter as 2 atanh(s), s = e^-|x| / (2 + e^-|x|) <= 1/3, by its series: its relative error
+// is below 3e-7. NaN gives NaN.
+OCTAVO_INLINE F32 softplus(F32 x) {
+  const F32 e = exp(sub(zero(), abs(x)));
+  const F32 s = div(e, add(set1(2.0f), e)), square = mul(s, s);
+  F32 p = set1(2.0f / 15);
+  p = fma(p, square, set1(2.0f / 13));
+  p = fma(p, square, set1(2.0f / 11));
+  p = fma(p, square, set1(2.0f / 9));
+  p = fma(p, square, set1(2.0f / 7));
+  p = fma(p, square, set1(2.0f / 5));
+  p = fma(p, square, set1(2.0f / 3));
+  p = fma(p, square, set1(2.0f));
+  return fma(p, s, max(zero(), x));
 }
 
 // Odd polynomial of degree 11 below 0.625, 1 - 2 / (e^2|x| + 1) above. Relative error below 3e-7, NaN gives NaN.

@@ -12,6 +12,7 @@ namespace OCTAVO_NS {
 
 struct F32 { __m256 lo, hi; };
 struct I32 { __m256i lo, hi; };
+struct I16 { __m256i lo, hi; };
 struct Mask { __m256 lo, hi; };
 
 // Whether fma() rounds once.
@@ -123,14 +124,42 @@ OCTAVO_INLINE F32 load_u8(const uint8_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))};
 }
 OCTAVO_INLINE F32 load_i8(const int8_t* p) {
-  const __m128i b = _mm_loadu_si128((const __m128i*)p);
-  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+  const __m256i lo = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  const __m256i hi = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8)));
+  return {_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
 }
 
 OCTAVO_INLINE void store_i8(int8_t* p, F32 a) {  // values are integers -128 .. 127
   const __m256i halves = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
   const __m256i order = _mm256_permute4x64_epi64(halves, 0xd8);  // packs works within 128-bit lanes
   _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(order), _mm256_extracti128_si256(order, 1)));
+}
+
+OCTAVO_INLINE void store_i16(int16_t* p, F32 a) {  // rounds to nearest even; values are in range
+  const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));  // packs within 128-bit halves
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(pairs, 0xd8));
+}
+OCTAVO_INLINE I32 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+OCTAVO_INLINE I16 load_i8_as_i16(const int8_t* p) {
+  const __m128i lo = _mm_loadu_si128((const __m128i*)p), hi = _mm_loadu_si128((const __m128i*)(p + 16));
+  return {_mm256_cvtepi8_epi16(lo), _mm256_cvtepi8_epi16(hi)};
+}
+// Lane i: sum + pair i of a . pair, exact.
+OCTAVO_INLINE I32 dot_pair(I32 sum, I16 a, const int16_t* pair) {
+  int32_t bits;
+  memcpy(&bits, pair, 4);
+  const __m256i b = _mm256_set1_epi32(bits);
+  I32 total = {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b)), _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b))};
+  __asm__("" : "+x"(total.lo), "+x"(total.hi));  // in this order: GCC would regroup integer sums, and run out of registers
+  return total;
+}
+
+template <int S>
+OCTAVO_INLINE F32 swap_lanes(F32 a) {  // lane i: lane i ^ S of a; S is 1, 2, 4 or 8
+  if constexpr (S == 8) return {a.hi, a.lo};
+  if constexpr (S == 4) return {_mm256_permute2f128_ps(a.lo, a.lo, 1), _mm256_permute2f128_ps(a.hi, a.hi, 1)};
+  constexpr int order = S == 2 ? 0x4e : 0xb1;
+  return {_mm256_permute_ps(a.lo, order), _mm256_permute_ps(a.hi, order)};
 }
 
 // Horizontal: lanes i and i + 8, then i and i + 4, i + 2, i + 1.
@@ -147,12 +176,16 @@ OCTAVO_INLINE float reduce_max(F32 a) {
   return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-// The largest |value| of both, or NaN if any is: as integers, magnitudes are in order, with NaN above infinity.
-OCTAVO_INLINE float largest_magnitude(F32 a, F32 b) {
+// Lane by lane the larger |value|, or NaN if either is: as integers, magnitudes are in order, with NaN above infinity.
+OCTAVO_INLINE F32 max_magnitude(F32 a, F32 b) {
   a = abs(a);
   b = abs(b);
-  const __m256i m8 = _mm256_max_epi32(_mm256_max_epi32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
-                                      _mm256_max_epi32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
+  return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.lo), _mm256_castps_si256(b.lo))),
+          _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.hi), _mm256_castps_si256(b.hi)))};
+}
+OCTAVO_INLINE float reduce_magnitude(F32 a) {
+  a = abs(a);
+  const __m256i m8 = _mm256_max_epi32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi));
   const __m128i m4 = _mm_max_epi32(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
   const __m128i m2 = _mm_max_epi32(m4, _mm_shuffle_epi32(m4, 0x4e));
   return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(m2, _mm_shuffle_epi32(m2, 0xb1))));

@@ -12,6 +12,7 @@ namespace OCTAVO_NS {
 
 struct F32 { __m512 v; };
 struct I32 { __m512i v; };
+struct I16 { __m512i v; };
 struct Mask { __mmask16 v; };
 
 // Whether fma() rounds once.
@@ -76,6 +77,25 @@ OCTAVO_INLINE void store_i8(int8_t* p, F32 a) {  // values are integers -128 .. 
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 
+OCTAVO_INLINE void store_i16(int16_t* p, F32 a) {  // rounds to nearest even; values are in range
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a.v)));
+}
+OCTAVO_INLINE I32 zero_i32() { return {_mm512_setzero_si512()}; }
+OCTAVO_INLINE I16 load_i8_as_i16(const int8_t* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
+// Lane i: sum + pair i of a . pair, exact.
+OCTAVO_INLINE I32 dot_pair(I32 sum, I16 a, const int16_t* pair) {
+  int32_t bits;
+  memcpy(&bits, pair, 4);
+  return {_mm512_dpwssd_epi32(sum.v, a.v, _mm512_set1_epi32(bits))};
+}
+
+template <int S>
+OCTAVO_INLINE F32 swap_lanes(F32 a) {  // lane i: lane i ^ S of a; S is 1, 2, 4 or 8
+  constexpr int order = S == 2 || S == 8 ? 0x4e : 0xb1;
+  if constexpr (S >= 4) return {_mm512_shuffle_f32x4(a.v, a.v, order)};
+  return {_mm512_permute_ps(a.v, order)};
+}
+
 // Horizontal: lanes i and i + 8, then i and i + 4, i + 2, i + 1.
 OCTAVO_INLINE float reduce_add(F32 a) {
   const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -85,9 +105,12 @@ OCTAVO_INLINE float reduce_add(F32 a) {
 }
 OCTAVO_INLINE float reduce_max(F32 a) { return _mm512_reduce_max_ps(a.v); }
 
-// The largest |value| of both, or NaN if any is: as integers, magnitudes are in order, with NaN above infinity.
-OCTAVO_INLINE float largest_magnitude(F32 a, F32 b) {
-  const int32_t bits = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_castps_si512(abs(a).v), _mm512_castps_si512(abs(b).v)));
+// Lane by lane the larger |value|, or NaN if either is: as integers, magnitudes are in order, with NaN above infinity.
+OCTAVO_INLINE F32 max_magnitude(F32 a, F32 b) {
+  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(abs(a).v), _mm512_castps_si512(abs(b).v)))};
+}
+OCTAVO_INLINE float reduce_magnitude(F32 a) {
+  const int32_t bits = _mm512_reduce_max_epi32(_mm512_castps_si512(abs(a).v));
   float largest;
   memcpy(&largest, &bits, 4);
   return largest;

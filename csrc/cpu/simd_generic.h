@@ -10,14 +10,21 @@
 
 #include "isa.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace OCTAVO_NS {
 
 typedef float V16f __attribute__((vector_size(64)));
 typedef int32_t V16i __attribute__((vector_size(64)));
 typedef uint32_t V16u __attribute__((vector_size(64)));
+typedef int16_t V32s __attribute__((vector_size(64)));
+typedef int8_t V32b __attribute__((vector_size(32)));
 
 struct F32 { V16f v; };
 struct I32 { V16i v; };
+struct I16 { V32s v; };
 struct Mask { V16i v; };  // all bits or none per lane
 
 // Whether fma() rounds once.
@@ -162,6 +169,40 @@ OCTAVO_INLINE void store_i8(int8_t* p, F32 a) {  // values are integers -128 .. 
   for (int i = 0; i < 16; i++) p[i] = (int8_t)a.v[i];
 }
 
+OCTAVO_INLINE void store_i16(int16_t* p, F32 a) {  // rounds to nearest even; values are in range
+  a = round_nearest(a);
+  for (int i = 0; i < 16; i++) p[i] = (int16_t)a.v[i];
+}
+OCTAVO_INLINE I32 zero_i32() { return {V16i{}}; }
+OCTAVO_INLINE I16 load_i8_as_i16(const int8_t* p) {
+  V32b a;
+  memcpy(&a, p, 32);
+  return {__builtin_convertvector(a, V32s)};
+}
+// Lane i: sum + pair i of a . pair, exact.
+OCTAVO_INLINE I32 dot_pair(I32 sum, I16 a, const int16_t* pair) {
+#if defined(__SSE2__)  // a 16-bit pmaddwd, where 32-bit products do not exist
+  int32_t bits;
+  memcpy(&bits, pair, 4);
+  __m128i lanes[4], products[4];
+  memcpy(lanes, &a.v, 64);
+  for (int i = 0; i < 4; i++) products[i] = _mm_madd_epi16(lanes[i], _mm_set1_epi32(bits));
+  V16i added;
+  memcpy(&added, products, 64);
+  return {sum.v + added};
+#else
+  const V16i both = (V16i)a.v;
+  return {sum.v + (both << 16 >> 16) * (int32_t)pair[0] + (both >> 16) * (int32_t)pair[1]};  // the lower address is the lower half
+#endif
+}
+
+template <int S>
+OCTAVO_INLINE F32 swap_lanes(F32 a) {  // lane i: lane i ^ S of a; S is 1, 2, 4 or 8
+  F32 b;
+  for (int i = 0; i < 16; i++) b.v[i] = a.v[i ^ S];
+  return b;
+}
+
 // Horizontal: lanes i and i + 8, then i and i + 4, i + 2, i + 1.
 OCTAVO_INLINE float reduce_add(F32 a) {
   float s[16];
@@ -176,10 +217,13 @@ OCTAVO_INLINE float reduce_max(F32 a) {
   return m;
 }
 
-// The largest |value| of both, or NaN if any is: as integers, magnitudes are in order, with NaN above infinity.
-OCTAVO_INLINE float largest_magnitude(F32 a, F32 b) {
+// Lane by lane the larger |value|, or NaN if either is: as integers, magnitudes are in order, with NaN above infinity.
+OCTAVO_INLINE F32 max_magnitude(F32 a, F32 b) {
   const V16i bits_a = (V16i)abs(a).v, bits_b = (V16i)abs(b).v;
-  const V16i bits = bits_a > bits_b ? bits_a : bits_b;
+  return {(V16f)(bits_a > bits_b ? bits_a : bits_b)};
+}
+OCTAVO_INLINE float reduce_magnitude(F32 a) {
+  const V16i bits = (V16i)abs(a).v;
   int32_t most = 0;
   for (int i = 0; i < 16; i++) most = bits[i] > most ? bits[i] : most;
   float largest;

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from paged_cache import DTYPES, PagedCache, fill_cache, make_cache
 
 TOLERANCE = 1e-5  # of the largest output; float32 sums of a few hundred terms
+INT8_TOLERANCE = 5e-4  # queries and weights are rounded to 16 bits
 FAR_TOLERANCE = 1e-3  # the same where scores reach a thousand: one unit in the last place of a score is 1e-4
 
 Floats = NDArray[np.float32]
@@ -61,12 +62,16 @@ def softmax_attention(
     return out
 
 
+def tolerance_of(dtype: str) -> float:
+    return INT8_TOLERANCE if dtype == "int8" else TOLERANCE
+
+
 def assert_close(actual: Floats, expected: NDArray[np.float64], tolerance: float = TOLERANCE) -> None:
     assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("head_dim", [16, 24, 32, 64, 80, 128, 256, 512])
+@pytest.mark.parametrize("head_dim", [16, 17, 22, 24, 32, 64, 80, 128, 256, 512])
 def test_prefill_and_decode_equal_softmax(kernels: Any, dtype: str, head_dim: int) -> None:
     rng = np.random.default_rng(head_dim)
     lengths, counts = [1, 33, 79, 130], [1, 33, 7, 1]
@@ -74,54 +79,58 @@ def test_prefill_and_decode_equal_softmax(kernels: Any, dtype: str, head_dim: in
     fill_cache(kernels, rng, cache, lengths)
     q = make_queries(rng, cache, 6, counts)
     out, _ = attend(kernels, cache, q, counts, lengths, 6)
-    assert_close(out, softmax_attention(cache, q, counts, lengths, 6))
+    assert_close(out, softmax_attention(cache, q, counts, lengths, 6), tolerance_of(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("group", [*range(1, 17), 40])
-def test_any_group_size_equals_softmax(kernels: Any, group: int) -> None:
+def test_any_group_size_equals_softmax(kernels: Any, dtype: str, group: int) -> None:
     rng = np.random.default_rng(group)
     lengths, counts = [90, 41], [70, 1]
-    cache = make_cache(rng, lengths, head_dim=16, block_size=32, dtype="float16")
+    cache = make_cache(rng, lengths, head_dim=16, block_size=32, dtype=dtype)
     fill_cache(kernels, rng, cache, lengths)
     q = make_queries(rng, cache, 2 * group, counts)
     out, _ = attend(kernels, cache, q, counts, lengths, 2 * group)
-    assert_close(out, softmax_attention(cache, q, counts, lengths, 2 * group))
+    assert_close(out, softmax_attention(cache, q, counts, lengths, 2 * group), tolerance_of(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("window", [1, 7, 16, 64, 100, 600, 5000])
 @pytest.mark.parametrize("length", [63, 64, 65, 700])
-def test_a_window_hides_what_lies_before_it(kernels: Any, window: int, length: int) -> None:
+def test_a_window_hides_what_lies_before_it(kernels: Any, dtype: str, window: int, length: int) -> None:
     rng = np.random.default_rng(window + length)
     counts = [40]
-    cache = make_cache(rng, [length], dtype="float16")
+    cache = make_cache(rng, [length], dtype=dtype)
     fill_cache(kernels, rng, cache, [length])
     hidden_blocks = max(0, length - counts[0] - window + 1) // cache.block_size
     cache.tables[0, :hidden_blocks] = -1  # left behind: freed, and never read
     q = make_queries(rng, cache, 4, counts)
     out, _ = attend(kernels, cache, q, counts, [length], 4, window=window)
-    assert_close(out, softmax_attention(cache, q, counts, [length], 4, window=window))
+    assert_close(out, softmax_attention(cache, q, counts, [length], 4, window=window), tolerance_of(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize("softcap", [0.5, 5.0, 50.0])
-def test_softcap_and_scale_equal_softmax(kernels: Any, softcap: float) -> None:
+def test_softcap_and_scale_equal_softmax(kernels: Any, dtype: str, softcap: float) -> None:
     rng = np.random.default_rng(11)
     lengths, counts = [100], [60]
-    cache = make_cache(rng, lengths, head_dim=64, dtype="bfloat16")
+    cache = make_cache(rng, lengths, head_dim=64, dtype=dtype)
     fill_cache(kernels, rng, cache, lengths)
     q = 4 * make_queries(rng, cache, 4, counts)
     out, _ = attend(kernels, cache, q, counts, lengths, 4, softcap=softcap, scale=0.25)
-    assert_close(out, softmax_attention(cache, q, counts, lengths, 4, softcap=softcap, scale=0.25))
+    assert_close(out, softmax_attention(cache, q, counts, lengths, 4, softcap=softcap, scale=0.25), tolerance_of(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("length", [511, 512, 513, 1024, 1030, 1600])
-def test_segments_are_folded_into_one_softmax(kernels: Any, length: int) -> None:
+def test_segments_are_folded_into_one_softmax(kernels: Any, dtype: str, length: int) -> None:
     rng = np.random.default_rng(length)
     counts = [9]
-    cache = make_cache(rng, [length], head_dim=32, block_size=64)
+    cache = make_cache(rng, [length], head_dim=32, block_size=64, dtype=dtype)
     fill_cache(kernels, rng, cache, [length])
     q = 3 * make_queries(rng, cache, 4, counts)
     out, _ = attend(kernels, cache, q, counts, [length], 4)
-    assert_close(out, softmax_attention(cache, q, counts, [length], 4))
+    assert_close(out, softmax_attention(cache, q, counts, [length], 4), tolerance_of(dtype))
 
 
 def test_scores_far_apart_underflow_to_exact_zero(kernels: Any) -> None:
@@ -149,11 +158,12 @@ def test_a_decode_row_is_a_prefill_row(kernels: Any, dtype: str, head_dim: int, 
         assert alone.tobytes() == together[row].tobytes(), row
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("chunks", [[67], [1, 66], [64, 3], [13, 20, 34], [1] * 67], ids=str)
-def test_any_cut_of_the_rows_into_calls_gives_the_same_bits(kernels: Any, chunks: list[int]) -> None:
+def test_any_cut_of_the_rows_into_calls_gives_the_same_bits(kernels: Any, dtype: str, chunks: list[int]) -> None:
     rng = np.random.default_rng(14)
     base, heads = 470, 6
-    cache = make_cache(rng, [base + 67], head_dim=64, dtype="float16")
+    cache = make_cache(rng, [base + 67], head_dim=64, dtype=dtype)
     fill_cache(kernels, rng, cache, [base + 67])
     q = make_queries(rng, cache, heads, [67])
     expected, _ = attend(kernels, cache, q, [67], [base + 67], heads)
@@ -165,24 +175,26 @@ def test_any_cut_of_the_rows_into_calls_gives_the_same_bits(kernels: Any, chunks
     assert np.concatenate(parts).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("block_size", [32, 64, 128])
-def test_the_block_size_changes_no_bit(kernels: Any, block_size: int) -> None:
+def test_the_block_size_changes_no_bit(kernels: Any, dtype: str, block_size: int) -> None:
     results = []
     for size in (16, block_size):
         rng = np.random.default_rng(15)
-        cache = make_cache(np.random.default_rng(size), [300], head_dim=64, dtype="float16", block_size=size)
+        cache = make_cache(np.random.default_rng(size), [300], head_dim=64, dtype=dtype, block_size=size)
         fill_cache(kernels, rng, cache, [300])
         q = make_queries(rng, cache, 6, [77])
         results.append(attend(kernels, cache, q, [77], [300], 6, window=130)[0])
     assert results[0].tobytes() == results[1].tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("num_threads", [2, 3, 8])
 @pytest.mark.parametrize("window", [0, 700])
-def test_a_split_decode_gives_the_bits_of_one_thread(kernels: Any, num_threads: int, window: int) -> None:
+def test_a_split_decode_gives_the_bits_of_one_thread(kernels: Any, dtype: str, num_threads: int, window: int) -> None:
     rng = np.random.default_rng(16)
     lengths, counts, heads = [2000, 30], [1, 5], 6
-    cache = make_cache(rng, lengths, head_dim=64, dtype="float16", block_size=32)
+    cache = make_cache(rng, lengths, head_dim=64, dtype=dtype, block_size=32)
     fill_cache(kernels, rng, cache, lengths)
     q = make_queries(rng, cache, heads, counts)
     expected, (_, no_folds) = attend(kernels, cache, q, counts, lengths, heads, window=window)
@@ -235,22 +247,26 @@ def test_what_a_row_does_not_see_cannot_reach_it(kernels: Any, dtype: str, stale
     assert outs[0].tobytes() == outs[1].tobytes()
 
 
-def test_a_nan_that_a_row_sees_shows_in_its_output(kernels: Any) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("spoilt", ["keys", "values"])
+def test_a_nan_that_a_row_sees_shows_in_its_output(kernels: Any, dtype: str, spoilt: str) -> None:
     rng = np.random.default_rng(20)
-    cache = make_cache(rng, [40])
+    cache = make_cache(rng, [40], dtype=dtype)
     fill_cache(kernels, rng, cache, [40])
-    bad = np.full((1, 64), np.nan, np.float32)
-    kernels.kv_write(cache.pool, bad, bad, cache.slots(0, 17, 18), **cache.layout)
+    bad, good = np.full((1, 64), np.nan, np.float32), np.zeros((1, 64), np.float32)
+    k, v = (bad, good) if spoilt == "keys" else (good, bad)
+    kernels.kv_write(cache.pool, k, v, cache.slots(0, 17, 18), **cache.layout)
     q = make_queries(rng, cache, 2, [40])
     out, _ = attend(kernels, cache, q, [40], [40], 2)
     assert np.isfinite(out[:17]).all()
     assert np.isnan(out[17:]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("window", [10, 100])
-def test_a_nan_that_a_window_left_behind_shows_no_more(kernels: Any, window: int) -> None:
+def test_a_nan_that_a_window_left_behind_shows_no_more(kernels: Any, dtype: str, window: int) -> None:
     rng = np.random.default_rng(24)
-    cache = make_cache(rng, [200])
+    cache = make_cache(rng, [200], dtype=dtype)
     fill_cache(kernels, rng, cache, [200])
     bad = np.full((1, 64), np.nan, np.float32)
     kernels.kv_write(cache.pool, bad, bad, cache.slots(0, 17, 18), **cache.layout)
@@ -259,6 +275,21 @@ def test_a_nan_that_a_window_left_behind_shows_no_more(kernels: Any, window: int
     spoilt = np.isnan(out).all(axis=1)
     assert np.array_equal(np.flatnonzero(spoilt), np.arange(17, 17 + window))
     assert np.isfinite(out[~spoilt]).all()
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 1e30, 1e-42], ids=str)
+def test_an_int8_cache_takes_any_query(kernels: Any, value: float) -> None:
+    rng = np.random.default_rng(25)
+    cache = make_cache(rng, [40], dtype="int8")
+    fill_cache(kernels, rng, cache, [40])
+    q = make_queries(rng, cache, 2, [3])
+    q[1] = value
+    out, _ = attend(kernels, cache, q, [3], [40], 2)
+    assert np.isfinite(out[[0, 2]]).all()
+    if abs(value) < 1:  # all keys weigh the same
+        assert_close(out[1], cache.values[0][:39].mean(axis=0).reshape(-1).astype(np.float64), INT8_TOLERANCE)
+    else:
+        assert np.isnan(out[1]).all() == (not np.isfinite(value))
 
 
 def test_requests_without_rows_take_part_in_nothing(kernels: Any) -> None:

@@ -1,4 +1,4 @@
-"""exp2, exp, tanh, sigmoid: error against float64 over their whole range, and what happens outside it."""
+"""exp2, exp, tanh, sigmoid, softplus: error against float64 over their whole range, and what happens outside it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-x))
 
 
+def softplus(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.logaddexp(0, x)
+
+
 @pytest.mark.parametrize(
     ("name", "oracle", "low", "high", "tolerance"),
     [
@@ -29,6 +33,8 @@ def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
         ("tanh", np.tanh, -1e-3, 1e-3, 2e-7),
         ("sigmoid", sigmoid, -69, 100, 8e-6),
         ("sigmoid", sigmoid, -4, 4, 6e-7),
+        ("softplus", softplus, -69, 1000, 8e-6),
+        ("softplus", softplus, -4, 4, 6e-7),
     ],
 )
 def test_relative_error_is_within_the_bound(
@@ -51,7 +57,7 @@ def test_exp2_below_minus_100_is_exactly_zero(kernels: Any) -> None:
 
 def test_every_lane_gives_what_it_gives_alone(kernels: Any) -> None:
     x = np.random.default_rng(2).uniform(-120, 100, 1000).astype(np.float32)
-    for name in ("exp2", "exp", "tanh", "sigmoid"):
+    for name in ("exp2", "exp", "tanh", "sigmoid", "softplus"):
         together = apply(kernels, name, np.minimum(x, 80))
         alone = [apply(kernels, name, np.minimum(x, 80)[i : i + 1])[0] for i in range(1000)]
         assert together.tobytes() == np.array(alone, np.float32).tobytes()
@@ -64,3 +70,10 @@ def test_tanh_is_odd_bounded_and_keeps_nan(kernels: Any) -> None:
     assert y.max() == 1.0
     assert (y[x > 9.5] == 1.0).all()
     assert np.isnan(apply(kernels, "tanh", np.array([np.nan], np.float32)))[0]
+
+
+def test_softplus_is_zero_far_below_the_identity_far_above_and_keeps_nan(kernels: Any) -> None:
+    x = np.array([-3e38, -100, 30, 3e38, np.nan], np.float32)
+    y = apply(kernels, "softplus", x)
+    assert y[:4].tolist() == [0.0, 0.0, 30.0, x[3]]
+    assert np.isnan(y[4])

@@ -52,6 +52,20 @@ def test_float_rows_of_any_length_read_back_exactly(kernels: ModuleType, fmt: Fo
     assert_same_bits(all_rows(matrix), dequantize(fmt, rows))
 
 
+def test_matrices_that_share_memory_do_not_touch_each_other(kernels: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    kept = []
+    for _ in range(60):
+        fmt = QUANTIZED_FORMATS[rng.integers(len(QUANTIZED_FORMATS))]
+        N, K = int(rng.integers(1, 600)), 256 * int(rng.integers(1, 4))
+        rows = make_file_rows(fmt, N, K)
+        kept.append((fmt, rows, kernels.PackedMatrix.pack(fmt.number, [rows], N, K)))
+        if rng.random() < 0.3:
+            del kept[rng.integers(len(kept))]
+    for fmt, rows, matrix in kept:
+        assert_same_bits(all_rows(matrix), dequantize(fmt, rows))
+
+
 @pytest.mark.parametrize("K", [512, 768, 2048])
 @pytest.mark.parametrize("fmt", FORMATS, ids=format_id)
 def test_packing_adds_at_most_three_percent(kernels: ModuleType, fmt: Format, K: int) -> None:

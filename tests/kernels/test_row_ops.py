@@ -24,6 +24,10 @@ def norm(x: NDArray[Any], w: Floats, eps: float) -> NDArray[np.float64]:
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * w
 
 
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-x))
+
+
 def silu(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return x / (1 + np.exp(-x))
 
@@ -102,6 +106,29 @@ def test_gated_mul_equals_its_formula(
     kernels.gated_mul(x, y, gate)
     expected = oracle(x[:, :width].astype(np.float64)) * x[:, width:]
     assert np.abs(y - expected).max() <= GATE_TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("gate", "oracle"), [("silu", silu), ("sigmoid", sigmoid)], ids=["silu", "sigmoid"])
+@pytest.mark.parametrize("is_in_place", [False, True], ids=["apart", "in_place"])
+def test_mul_by_gate_equals_its_formula(
+    kernels: Any, width: int, gate: str, oracle: Callable[[NDArray[np.float64]], NDArray[np.float64]], is_in_place: bool
+) -> None:
+    x, both = make_rows(4, width), make_rows(4, 2 * width, 1, scale=4)
+    g = both[:, width:]  # columns of a wider matrix, as a split product leaves them
+    expected = x * oracle(g.astype(np.float64))
+    y = x if is_in_place else np.full_like(x, np.nan)
+    kernels.mul_by_gate(x, g, y, gate)
+    assert np.abs(y - expected).max() <= GATE_TOLERANCE * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_one_gate_multiplies_the_whole_row(kernels: Any, width: int) -> None:
+    x, g = make_rows(4, width), make_rows(4, 3, 1, scale=4)[:, 1:2]
+    one, same = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    kernels.mul_by_gate(x, g, one, "sigmoid")
+    kernels.mul_by_gate(x, np.repeat(g, width, axis=1), same, "sigmoid")
+    assert np.array_equal(one, same)
 
 
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
@@ -192,6 +219,7 @@ def call_rope(kernels: Any, position: int = 0, columns: int = 32, table: Floats 
         (lambda k: k.rms_norm(make_rows(1, 8), np.ones(8, np.float32), make_rows(2, 8)), r"y must have shape \(1, 8\)"),
         (lambda k: k.gated_mul(make_rows(1, 7), make_rows(1, 3), "silu"), "even number of columns"),
         (lambda k: k.gated_mul(make_rows(1, 8), make_rows(1, 4), "relu"), "gate must be"),
+        (lambda k: k.mul_by_gate(make_rows(1, 8), make_rows(1, 4), make_rows(1, 8), "silu"), "g must have shape"),
         (lambda k: k.add_rows(make_rows(1, 8), make_rows(1, 9), make_rows(1, 8)), "b must have shape"),
         (lambda k: k.add_rows(make_rows(2, 8), make_rows(2, 8).T.copy().T, make_rows(2, 8)), "contiguous rows"),
         (lambda k: k.gather_rows(make_rows(2, 3), np.array([2], np.int32), make_rows(1, 3)), "rows must be in"),
