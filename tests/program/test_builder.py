@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from octavo.cache_spec import AttentionGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, StateGroupSpec
 from octavo.program.builder import ProgramBuilder
+from octavo.program.moe_ops import Moe, Route, Routes, Routing
 from octavo.program.ops import (
     STEP_INPUTS,
     CacheRef,
@@ -110,6 +112,38 @@ def test_every_step_input_that_an_op_reads_is_declared() -> None:
     assert {name for op in Op.__subclasses__() for name in op.step_inputs} == names
 
 
+def make_routes(b: ProgramBuilder, x: Value, routing: Routing) -> Routes:
+    return b.route(x, make_weight("router", routing.num_experts, E), routing)
+
+
+def make_moe(
+    b: ProgramBuilder,
+    x: Value,
+    *,
+    num_matrices: int = 2,
+    down: tuple[int, int] = (E, 4),
+    add_to: Value | None = None,
+) -> Value:
+    """Write two experts of 4 values; the second may have a wrong matrix."""
+    routes = make_routes(b, x, Routing(2, 1, "softmax"))
+    gate_up = [make_weight(f"gate_up.{expert}", 8, E) for expert in range(num_matrices)]
+    matrices = [make_weight("down.0", E, 4), make_weight("down.1", *down)]
+    return b.moe(x, routes, gate_up, matrices, gate="silu", add_to=add_to)
+
+
+def test_mixture_names_its_operands() -> None:
+    b = make_builder()
+    x = make_input(b)
+    make_moe(b, x, add_to=x)
+    route, moe = b.finish(b.gather_rows(x)).body[1:]
+    assert isinstance(route, Route)
+    assert isinstance(moe, Moe)
+    assert route.choice_bias is None
+    assert (moe.num_experts, moe.top_k, moe.add_to) == (2, 1, x)
+    assert [weight.name for weight in moe.gate_up + moe.down] == ["gate_up.0", "gate_up.1", "down.0", "down.1"]
+    assert moe.inputs[1:3] == route.outputs
+
+
 MISTAKES: dict[str, Callable[[ProgramBuilder, Value], object]] = {
     "linear: w reads 13 columns": lambda b, x: b.linear(x, make_weight("w", 4, E + 1)),
     "expected a matrix": lambda b, x: b.linear(x, make_weight("w", E)),
@@ -124,6 +158,17 @@ MISTAKES: dict[str, Callable[[ProgramBuilder, Value], object]] = {
     "cache group 0 has no layer 1": lambda b, x: b.paged_attention(x, CacheRef(0, 1), scale=1.0),
     "paged_attention: window 8": lambda b, x: b.paged_attention(x, CACHE, scale=1.0, window=8),
     "gated_mul": lambda b, x: b.swiglu(b.linear(x, make_weight("w", 3, E))),
+    "mul_by_gate: ": lambda b, x: b.mul_by_gate(x, b.linear(x, make_weight("w", 3, E)), "sigmoid"),
+    "cache group 0 holds keys": lambda b, x: b.causal_conv1d(x, make_weight("w", 4 * E), CACHE),
+    "mul_by_gate": lambda b, x: b.mul_by_gate(x, b.linear(x, make_weight("w", 3, E)), "sigmoid"),
+    "route: 3 experts per row are to be chosen of 2": lambda b, x: make_routes(b, x, Routing(2, 3, "softmax")),
+    "route: router is": lambda b, x: b.route(x, make_weight("router", 3, E), Routing(2, 1, "softmax")),
+    "route: bias is": lambda b, x: b.route(
+        x, make_weight("router", 2, E), Routing(2, 1, "softmax"), choice_bias=make_weight("bias", 3)
+    ),
+    "for 2 experts": lambda b, x: make_moe(b, x, num_matrices=3),
+    "moe: down.1 is": lambda b, x: make_moe(b, x, down=(E, 5)),
+    "moe: add_to": lambda b, x: make_moe(b, x, add_to=b.linear(x, make_weight("w", 3, E))),
     "softcap: the cap is 0": lambda b, x: b.softcap(x, 0.0),
     "add: ": lambda b, x: b.add(x, b.linear(x, make_weight("w", 3, E))),
     "mul: ": lambda b, x: b.mul(x, b.gather_rows(x)),
@@ -144,3 +189,36 @@ def test_mistake_is_caught(message: str) -> None:
     x = make_input(b)
     with pytest.raises(ValueError, match=message):
         MISTAKES[message](b, x)
+
+
+STATE = CacheRef(0, 0)
+DELTA_MISTAKES: dict[str, Callable[[ProgramBuilder, Value], object]] = {
+    "cache group 0 holds recurrent states": lambda b, x: b.kv_write(x, x, STATE),
+    "causal_conv1d: 12 columns, the group has 14": lambda b, x: b.causal_conv1d(x, make_weight("w", 48), STATE),
+    "causal_conv1d: w is": lambda b, x: b.causal_conv1d(
+        b.linear(x, make_weight("m", 14, E)), make_weight("w", 14), STATE
+    ),
+    "q, k and v have 12 columns, expected 14": lambda b, x: run_rule(b, x, qkv=x),
+    "5 columns for 2 value heads": lambda b, x: run_rule(b, x, a=b.linear(x, make_weight("a", 5, E))),
+    "dt is .* expected": lambda b, x: run_rule(b, x, dt_bias=make_weight("dt", 3)),
+}
+
+
+def run_rule(b: ProgramBuilder, x: Value, **wrong: Any) -> None:
+    arguments = {
+        "qkv": b.linear(x, make_weight("qkv", 14, E)),
+        "b": b.linear(x, make_weight("beta", 2, E)),
+        "a": b.linear(x, make_weight("alpha", 2, E)),
+        "decay": make_weight("decay", 2),
+        "dt_bias": make_weight("dt_bias", 2),
+    }
+    b.gated_delta_rule(**{**arguments, **wrong}, cache=STATE, tiled_heads=False)
+
+
+@pytest.mark.parametrize("message", DELTA_MISTAKES)
+def test_mistake_with_recurrent_layers_is_caught(message: str) -> None:
+    group = StateGroupSpec(1, 1, 2, 4, 3, conv_width=4, conv_channels=14, block_size=16)
+    b = ProgramBuilder([group], max_model_len=64)
+    x = make_input(b)
+    with pytest.raises(ValueError, match=message):
+        DELTA_MISTAKES[message](b, x)

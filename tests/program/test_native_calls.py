@@ -121,29 +121,32 @@ def test_arrays_of_another_dtype_are_refused(native: NativeProgram) -> None:
         native.run(dataclasses.replace(batch, positions=batch.positions.astype(np.int64)))
 
 
-BAD_SAMPLES = [
-    ({"rows": np.array([0, 5], np.int32)}, "a logit row must be .* got 5"),
-    ({"rows": np.array([-1, 0], np.int32)}, "a logit row must be .* got -1"),
-    ({"forced_token": np.array([0, 101], np.int32)}, "a forced token must be .* got 101"),
-    ({"allowed_rows": np.array([0, -1], np.int32)}, "allowed_rows must be .* got 0"),
-    ({"edit_offsets": np.array([0, 2, 1], np.int64)}, "edit_offsets"),
-    ({"edit_offsets": np.array([0, 1, 1], np.int64)}, "edit_offsets"),
-    (
-        {"edit_offsets": np.array([0, 0, 1], np.int64), "edits": np.array([(101, 0, 1, 0)], EDIT_DTYPE)},
-        "an edit's token id must be .* got 101",
-    ),
-    ({"temperature": np.zeros(1, np.float32)}, "a sampling array must have 2 values, got 1"),
-    ({"allowed": np.zeros((1, 3), np.uint32)}, "the words of a mask must be 4, got 3"),
+EDIT = np.array([(101, 0, 1, 0)], EDIT_DTYPE)
+BAD_SAMPLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"row": [0, 5]}, {}, "a logit row must be .* got 5"),
+    ({"row": [-1, 0]}, {}, "a logit row must be .* got -1"),
+    ({"forced_token": [0, 101]}, {}, "a forced token must be .* got 101"),
+    ({"num_logprobs": [0, 1]}, {}, "num_logprobs must be .* got 1"),
+    ({"allowed_row": [0, -1]}, {}, "an allowed row must be .* got 0"),
+    ({"first_edit": [0, 1]}, {}, "a first edit must be .* got 1"),
+    ({"num_edits": [0, 1]}, {}, "a number of edits must be .* got 1"),
+    ({"num_edits": [0, 1]}, {"edits": EDIT}, "an edit's token id must be .* got 101"),
+    ({}, {"edits": np.zeros(2, np.int64)}, "edits must be aligned records of 16 bytes, got 8"),
+    ({}, {"choices": np.zeros(2, EDIT_DTYPE)}, "choices must be aligned records of 56 bytes, got 16"),
+    ({}, {"allowed": np.zeros((1, 3), np.uint32)}, "the words of a mask must be 4, got 3"),
 ]
 
 
-@pytest.mark.parametrize(("columns", "message"), BAD_SAMPLES, ids=[message for _, message in BAD_SAMPLES])
+@pytest.mark.parametrize(("columns", "arrays", "message"), BAD_SAMPLES, ids=[message for _, _, message in BAD_SAMPLES])
 def test_a_sample_batch_that_points_outside_is_refused(
-    native: NativeProgram, columns: dict[str, Any], message: str
+    native: NativeProgram, columns: dict[str, Any], arrays: dict[str, Any], message: str
 ) -> None:
     native.run(make_batch(PROGRAM, [(0, 5)]))
+    batch = make_sample_batch(PROGRAM, [0, 1])
+    for name, values in columns.items():
+        batch.choices[name] = values
     with pytest.raises(ValueError, match=message):
-        native.sample(dataclasses.replace(make_sample_batch(PROGRAM, [0, 1]), **columns))
+        native.sample(dataclasses.replace(batch, **arrays))
 
 
 def test_a_refused_batch_leaves_the_program_usable(native: NativeProgram) -> None:
@@ -312,7 +315,7 @@ def make_empty(module: ModuleType, arena_bytes: int = 4096) -> Any:
     return module.Program(num_threads=1, arena_bytes=arena_bytes, max_num_tokens=4, max_num_seqs=2, max_model_len=64)
 
 
-@pytest.mark.parametrize(("head_dim", "dtype"), [(8, "float16"), (520, "float16"), (64, "int8")])
+@pytest.mark.parametrize(("head_dim", "dtype"), [(8, "float16"), (520, "float16"), (64, "int4")])
 def test_a_cache_that_the_kernels_cannot_hold_is_refused(best_module: ModuleType, head_dim: int, dtype: str) -> None:
     with pytest.raises(ValueError, match=r"head_dim must be|dtype must be"):
         make_empty(best_module).add_group(np.zeros(1 << 20, np.uint8), 1, 1, head_dim, 16, dtype)

@@ -127,6 +127,24 @@ def test_bfloat16_cache_rounds_to_even() -> None:
     assert rounded.tolist() == [0x3F800000, 0x3F800000, 0x3F820000, 0x3F810000, 0xBF800000]
 
 
+def test_int8_cache_rounds_in_a_basis_that_spreads_outliers() -> None:
+    values = np.array([[100, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], dtype=np.float32)  # pairs: sums and differences
+    rounded = round_to_dtype(values, "int8")
+    step = np.float32(101) / np.float32(127)
+    expected = [(101 + 124 * step) / 2, (101 - 124 * step) / 2, 0, 0, 0, 0]  # 99 is 124.48 steps
+    assert rounded[0] == pytest.approx(expected, abs=1e-4)
+    assert not rounded[1].any()
+
+
+def test_int8_cache_saturates_and_keeps_nan_to_its_vector() -> None:
+    values = make_rows(3, 64)
+    values[0, 3], values[1, 5] = np.inf, np.nan
+    rounded = round_to_dtype(values, "int8")
+    assert rounded[0, 3] == pytest.approx(65504, rel=1e-3)
+    assert np.isnan(rounded[1]).all()
+    assert np.abs(rounded[2] - values[2]).max() < 0.03
+
+
 def test_float32_cache_keeps_every_bit() -> None:
     values = make_rows(10)
     assert round_to_dtype(values, "float32").tobytes() == values.tobytes()

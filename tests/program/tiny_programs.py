@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from octavo.cache_spec import AttentionGroupSpec, CacheDtype
+from octavo.cache_spec import AttentionGroupSpec, CacheDtype, StateGroupSpec
 from octavo.formats.gguf_quants import dequantize_bytes
 from octavo.formats.gguf_types import GgufType
 from octavo.program.builder import ProgramBuilder
-from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch
+from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, greedy_choices
 from octavo.program.native import NativeProgram
 from octavo.program.ops import CacheRef, Program, RopeTable, Weight, WeightPart
 from octavo.program.reference import ReferenceExecutor, ReferenceWeights
@@ -99,16 +99,16 @@ class Weights:
 
 
 def make_weights(
-    program: Program, module: Any, formats: Sequence[GgufType] = (GgufType.F32,), seed: int = 0
+    program: Program, module: Any, formats: Sequence[GgufType] = (GgufType.F32,), seed: int = 0, keep_float: str = "-"
 ) -> Weights:
-    """Random weights; matrices take the formats in turn, part by part."""
+    """Random weights; matrices take the formats in turn, part by part, but for those whose name has `keep_float`."""
     rng = np.random.default_rng(seed)
     weights = Weights()
     turn = itertools.cycle(formats)
     for weight in program.weights:
         for part in weight.parts:
             if weight.is_matrix:
-                kind = next(turn)
+                kind = GgufType.F32 if keep_float in weight.name else next(turn)
                 scale = 1.0 if weight.name == "embed" else weight.shape[1] ** -0.5
                 rows = make_rows(kind, part.num_rows, weight.shape[1], scale, rng)
                 matrix = module.PackedMatrix.pack(NATIVE_FORMATS[kind], [rows], part.num_rows, weight.shape[1])
@@ -174,7 +174,7 @@ def make_oracle(program: Program, weights: Weights, **options: Any) -> Reference
 
 
 def make_batch(program: Program, chunks: list[tuple[int, int]], seed: int = 0) -> ForwardBatch:
-    """One request per chunk (first position, rows); request r owns blocks r, r + R, r + 2R … of each group."""
+    """One request per chunk (first position, rows); request r owns slot r, and blocks r, r + R, r + 2R … of a group."""
     rng = np.random.default_rng(seed)
     num_requests = len(chunks)
     longest = max(start + count for start, count in chunks)
@@ -184,32 +184,19 @@ def make_batch(program: Program, chunks: list[tuple[int, int]], seed: int = 0) -
     positions = np.concatenate([np.arange(start, start + count) for start, count in chunks]).astype(np.int32)
     request = np.repeat(np.arange(num_requests), [count for _, count in chunks])
     slots = table[request, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
-    groups = len(program.cache_groups)
+    is_state = [isinstance(group, StateGroupSpec) for group in program.cache_groups]
+    state_table = np.arange(num_requests, dtype=np.int32)[:, None].copy()
     return ForwardBatch(
         token_ids=tokens[request, positions],
         positions=positions,
         query_start_loc=np.cumsum([0, *(count for _, count in chunks)]).astype(np.int32),
         seq_lens=np.array([start + count for start, count in chunks], np.int32),
-        block_tables=[table] * groups,
-        slot_mapping=[slots] * groups,
+        block_tables=[state_table if state else table for state in is_state],
+        slot_mapping=[slots[:0] if state else slots for state in is_state],
     )
 
 
 def make_sample_batch(program: Program, rows: list[int]) -> SampleBatch:
     """Greedy rows without edits."""
-    n = len(rows)
-    return SampleBatch(
-        rows=np.array(rows, np.int32),
-        temperature=np.zeros(n, np.float32),
-        top_k=np.zeros(n, np.int32),
-        top_p=np.ones(n, np.float32),
-        min_p=np.zeros(n, np.float32),
-        seed=np.zeros(n, np.uint64),
-        position=np.zeros(n, np.int64),
-        num_logprobs=np.full(n, -1, np.int32),
-        forced_token=np.full(n, -1, np.int32),
-        edit_offsets=np.zeros(n + 1, np.int64),
-        edits=np.empty(0, EDIT_DTYPE),
-        allowed_rows=np.full(n, -1, np.int32),
-        allowed=np.empty((0, -(-program.vocab_size // 32)), np.uint32),
-    )
+    masks = np.empty((0, -(-program.vocab_size // 32)), np.uint32)
+    return SampleBatch(greedy_choices(rows), -1, np.empty(0, EDIT_DTYPE), masks)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
+from octavo.program.moe_ops import Moe, Route, Routes, Routing
 from octavo.program.ops import (
     Add,
     CacheRef,
+    CausalConv1d,
     Embedding,
     Gate,
+    GatedDeltaRule,
     GatedMul,
     GatherRows,
     KvWrite,
     Linear,
     Mul,
+    MulByGate,
     Op,
     PagedAttention,
     Program,
@@ -101,7 +105,7 @@ class ProgramBuilder:
 
     def kv_write(self, k: Value, v: Value, cache: CacheRef) -> None:
         """Store this step's keys and values."""
-        group = self._group(cache)
+        group = self._attention_group(cache)
         width = group.num_kv_heads * group.head_dim
         _check(k.width == v.width == width, f"kv_write: k {k.width} and v {v.width} columns, the cache holds {width}")
         self._append(KvWrite((k, v), (), (), cache))
@@ -116,13 +120,49 @@ class ProgramBuilder:
         softcap: float | None = None,
     ) -> Value:
         """Attend over the cache: [T, H * D]."""
-        group = self._group(cache)
+        group = self._attention_group(cache)
         num_heads, rest = divmod(q.width, group.head_dim)
         fits = rest == 0 and num_heads % group.num_kv_heads == 0
         _check(fits, f"paged_attention: {q.width} columns for {group.num_kv_heads} kv heads of {group.head_dim}")
         _check(window == group.window, f"paged_attention: window {window}, the cache group has {group.window}")
         out = self._value(q.rows, q.width)
         self._append(PagedAttention((q,), (out,), (), cache, num_heads, scale, window, softcap))
+        return out
+
+    def causal_conv1d(self, x: Value, weight: Weight, cache: CacheRef) -> Value:
+        """Convolve each channel with its last inputs, then silu: [T, channels]."""
+        group = self._state_group(cache)
+        size = (group.conv_width * group.conv_channels,)
+        _check(x.width == group.conv_channels, f"causal_conv1d: {x.width} columns, the group has {group.conv_channels}")
+        _check(weight.shape == size, f"causal_conv1d: {weight.name} is {weight.shape}, expected {size}")
+        out = self._value(x.rows, x.width)
+        self._append(CausalConv1d((x,), (out,), (weight,), cache))
+        return out
+
+    def gated_delta_rule(
+        self, qkv: Value, b: Value, a: Value, decay: Weight, dt_bias: Weight, cache: CacheRef, *, tiled_heads: bool
+    ) -> Value:
+        """Run the recurrence of every value head: [T, value heads * value dim]."""
+        group = self._state_group(cache)
+        out_width = group.num_value_heads * group.value_dim
+        width = 2 * group.num_key_heads * group.key_dim + out_width
+        _check(qkv.width == width, f"gated_delta_rule: q, k and v have {qkv.width} columns, expected {width}")
+        for x in (b, a):
+            fits = x.width == group.num_value_heads
+            _check(fits, f"gated_delta_rule: {x.width} columns for {group.num_value_heads} value heads")
+        for weight in (decay, dt_bias):
+            fits = weight.shape == (group.num_value_heads,)
+            _check(fits, f"gated_delta_rule: {weight.name} is {weight.shape}, expected ({group.num_value_heads},)")
+        out = self._value(qkv.rows, out_width)
+        self._append(GatedDeltaRule((qkv, b, a), (out,), (decay, dt_bias), cache, tiled_heads))
+        return out
+
+    def mul_by_gate(self, x: Value, g: Value, gate: Gate) -> Value:
+        """Return x * gate(g); g may be one column for the whole row."""
+        fits = g.rows == x.rows and g.width in (1, x.width)
+        _check(fits, f"mul_by_gate: [{x.rows}, {x.width}] and gates [{g.rows}, {g.width}]")
+        out = self._value(x.rows, x.width)
+        self._append(MulByGate((x, g), (out,), (), gate))
         return out
 
     def swiglu(self, x: Value) -> Value:
@@ -156,6 +196,46 @@ class ProgramBuilder:
         _check(cap > 0, f"softcap: the cap is {cap}, must be positive")
         out = self._value(x.rows, x.width)
         self._append(Softcap((x,), (out,), (), cap))
+        return out
+
+    def route(self, x: Value, router: Weight, routing: Routing, *, choice_bias: Weight | None = None) -> Routes:
+        """Choose the experts of each row."""
+        problem = routing.problem()
+        _check(problem is None, f"route: {problem}")
+        expected = (routing.num_experts, x.width)
+        _check(router.shape == expected, f"route: {router.name} is {router.shape}, expected {expected}")
+        if choice_bias is not None:
+            fits = choice_bias.shape == (routing.num_experts,)
+            _check(fits, f"route: {choice_bias.name} is {choice_bias.shape}, expected ({routing.num_experts},)")
+        experts, weights = self._value(x.rows, routing.top_k), self._value(x.rows, routing.top_k)
+        bias = () if choice_bias is None else (choice_bias,)
+        self._append(Route((x,), (experts, weights), (router, *bias), routing))
+        return Routes(experts, weights, routing.num_experts)
+
+    def moe(
+        self,
+        x: Value,
+        routes: Routes,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        *,
+        gate: Gate,
+        add_to: Value | None = None,
+    ) -> Value:
+        """Return the weighted sum of what each row's experts make of it (+ add_to): [T, E]."""
+        counts = (len(gate_up), len(down))
+        _check(counts == (routes.num_experts,) * 2, f"moe: {counts} matrices for {routes.num_experts} experts")
+        width = self._matrix_shape(down[0])[1]
+        for matrices, expected in ((gate_up, (2 * width, x.width)), (down, (x.width, width))):
+            for matrix in matrices:
+                if matrix.shape != expected:
+                    raise ValueError(f"moe: {matrix.name} is {matrix.shape}, expected {expected}")
+        if add_to is not None:
+            fits = (add_to.rows, add_to.width) == (x.rows, x.width)
+            _check(fits, f"moe: add_to is [{add_to.rows}, {add_to.width}], expected [{x.rows}, {x.width}]")
+        out = self._value(x.rows, x.width)
+        added = () if add_to is None else (add_to,)
+        self._append(Moe((x, routes.experts, routes.weights, *added), (out,), (*gate_up, *down), gate))
         return out
 
     def gather_rows(self, x: Value) -> Value:
@@ -211,11 +291,21 @@ class ProgramBuilder:
         _check(same, f"{kind}: [{a.rows}, {a.width}] and [{b.rows}, {b.width}] differ")
         return self._value(a.rows, a.width)
 
-    def _group(self, cache: CacheRef) -> AttentionGroupSpec:
-        _check(0 <= cache.group < len(self._cache_groups), f"cache group {cache.group} does not exist")
-        group = self._cache_groups[cache.group]
+    def _attention_group(self, cache: CacheRef) -> AttentionGroupSpec:
+        group = self._group(cache)
         if not isinstance(group, AttentionGroupSpec):
             raise ValueError(f"cache group {cache.group} holds recurrent states, not keys and values")
+        return group
+
+    def _state_group(self, cache: CacheRef) -> StateGroupSpec:
+        group = self._group(cache)
+        if not isinstance(group, StateGroupSpec):
+            raise ValueError(f"cache group {cache.group} holds keys and values, not recurrent states")
+        return group
+
+    def _group(self, cache: CacheRef) -> CacheGroupSpec:
+        _check(0 <= cache.group < len(self._cache_groups), f"cache group {cache.group} does not exist")
+        group = self._cache_groups[cache.group]
         _check(0 <= cache.layer < group.num_layers, f"cache group {cache.group} has no layer {cache.layer}")
         return group
 

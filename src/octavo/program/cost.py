@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from octavo.cache_spec import CACHE_DTYPE_BYTES
-from octavo.program.ops import CacheRef, Embedding, KvWrite, Linear, Op, PagedAttention, Program
+from octavo.cache_spec import OPEN_CHUNK
+from octavo.program.moe_ops import Moe, Route
+from octavo.program.ops import (
+    CausalConv1d,
+    Embedding,
+    GatedDeltaRule,
+    KvWrite,
+    Linear,
+    Op,
+    PagedAttention,
+    Program,
+)
 
 _FLOAT_BYTES = 4
 
@@ -57,12 +67,23 @@ def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[s
             (table,) = op.weights
             return OpCost(op, rows * table.shape[1], moved + rows * weight_bytes[table.name] // table.shape[0])
         case KvWrite():
-            written = sum(value.width for value in op.inputs)
-            return OpCost(op, 0, moved + rows * written * _cache_dtype_bytes(program, op.cache))
+            group = program.attention_group(op.cache)
+            return OpCost(op, 0, moved + rows * 2 * group.num_kv_heads * group.vector_bytes)
         case PagedAttention():
             return _attention_cost(op, program, shape, moved)
+        case CausalConv1d():
+            state = program.state_group(op.cache)
+            flops = 2 * rows * state.conv_width * state.conv_channels
+            moved += 2 * _FLOAT_BYTES * state.conv_floats * len(shape.query_lens)
+        case GatedDeltaRule():
+            flops, state_bytes = _delta_cost(op, program, shape)
+            moved += state_bytes
         case Linear():
             flops = 2 * rows * op.weight.shape[0] * op.weight.shape[1]
+        case Route():
+            flops = 2 * rows * op.weights[0].shape[0] * op.weights[0].shape[1]
+        case Moe():
+            return _moe_cost(op, rows, moved, weight_bytes)
         case _:
             flops = rows * sum(value.width for value in op.outputs)
     return OpCost(op, flops, moved + sum(weight_bytes[weight.name] for weight in op.weights))
@@ -76,12 +97,32 @@ def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, move
         first = seq_len - query_len
         pairs += _num_pairs(seq_len, op.window) - _num_pairs(first, op.window)
         tokens += _num_visible(first, op.window) + query_len - 1
-    token_bytes = 2 * group.num_kv_heads * group.head_dim * _cache_dtype_bytes(program, op.cache)
+    token_bytes = 2 * group.num_kv_heads * group.vector_bytes
     return OpCost(op, 4 * pairs * op.num_heads * group.head_dim, moved + tokens * token_bytes)
 
 
-def _cache_dtype_bytes(program: Program, cache: CacheRef) -> int:
-    return CACHE_DTYPE_BYTES[program.attention_group(cache).dtype]
+def _delta_cost(op: GatedDeltaRule, program: Program, shape: StepShape) -> tuple[int, int]:
+    """Count operations, and bytes of the slots: S is read once, and written if rows are folded into it."""
+    group = program.state_group(op.cache)
+    state = group.num_value_heads * group.key_dim * group.value_dim
+    keys, values = group.num_key_heads * group.key_dim, group.num_value_heads * group.value_dim
+    flops = floats = 0
+    for query_len, seq_len in zip(shape.query_lens, shape.seq_lens, strict=True):
+        start = seq_len - query_len
+        num_folds = seq_len // OPEN_CHUNK - start // OPEN_CHUNK
+        seen = sum(position % OPEN_CHUNK + 1 for position in range(start, seq_len))
+        flops += query_len * 4 * state + seen * 4 * (keys + values) + num_folds * 2 * OPEN_CHUNK * state
+        kept = query_len if num_folds == 0 else seq_len % OPEN_CHUNK
+        floats += state * (2 if num_folds else 1) + (start % OPEN_CHUNK + kept) * (keys + values)
+    return flops, _FLOAT_BYTES * floats
+
+
+def _moe_cost(op: Moe, rows: int, moved: int, weight_bytes: Mapping[str, int]) -> OpCost:
+    """Count each active expert once: as many as are expected to be, if every expert is as likely as any other."""
+    share = 1 - (1 - op.top_k / op.num_experts) ** rows
+    expert_values = sum(weight.shape[0] * weight.shape[1] for weight in op.weights) // op.num_experts
+    weights = share * sum(weight_bytes[weight.name] for weight in op.weights)
+    return OpCost(op, 2 * rows * op.top_k * expert_values, moved + round(weights))
 
 
 def _num_visible(position: int, window: int | None) -> int:

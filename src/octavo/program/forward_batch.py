@@ -1,7 +1,7 @@
 """The arrays of one step: what a program's body and head are given, and what sampling gives back.
 
-Plain numpy arrays, C-contiguous, of exactly the dtypes given here. `ops.STEP_INPUTS` lists the body's by name; native
-code checks every bound once per call.
+Plain numpy arrays, C-contiguous, of exactly the dtypes given here, read-only by convention, and valid for one step.
+`ops.STEP_INPUTS` lists the body's by name; native code checks every bound once per call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,41 @@ EDIT_DTYPE = np.dtype(
 """One change of one logit, in this order: x += bias; x = x / repetition if x > 0 else x * repetition; x -= penalty.
 A bias of -inf bans the token; repetition 1 and penalty 0 change nothing."""
 
+CHOICE_DTYPE = np.dtype(
+    [
+        ("row", np.int32),
+        ("temperature", np.float32),
+        ("top_k", np.int32),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("num_logprobs", np.int32),
+        ("seed", np.uint64),
+        ("position", np.int64),
+        ("forced_token", np.int32),
+        ("allowed_row", np.int32),
+        ("first_edit", np.int32),
+        ("num_edits", np.int32),
+    ]
+)
+"""A logit row and how its token is chosen.
+
+`row` is one of the body's last run, and may repeat. Off are: temperature 0 (greedy), top_k 0, top_p 1, min_p 0,
+num_logprobs -1 (0 is the chosen token only, k the top k too), forced_token -1 (else the token is given and only
+scored), allowed_row -1 (else the row of `SampleBatch.allowed`). `position` is that of the token to be sampled. Its
+edits are the `num_edits` from `first_edit` on."""
+_GREEDY = np.array((0, 0.0, 0, 1.0, 0.0, -1, 0, 0, -1, -1, 0, 0), CHOICE_DTYPE)
+
+RESULT_DTYPE = np.dtype([("token_id", np.int32), ("status", np.int32), ("rank", np.int32), ("logprob", np.float32)])
+"""The token of a logit row. Status 0: ok; 1: the logits are not finite, or no token is allowed, and the rest means
+nothing. 1-based rank and logprob of the token only where logprobs are asked for."""
+
 
 def no_state_saves() -> Int32Array:
     """Return the saves of a step that leaves no snapshot."""
     return np.zeros((0, 4), np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForwardBatch:
     """The rows of one step, request by request.
 
@@ -51,58 +79,41 @@ class ForwardBatch:
     """[S, 4] request, group, position, slot: see `core.step.StateSave`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampleBatch:
     """Logit rows, and how the token of each is chosen.
 
-    Shapes: N logit rows, A masks.
+    Shapes: N logit rows, M edits, A masks.
     """
 
-    rows: Int32Array
-    """[N] rows of the body's last run; a row may repeat."""
-    temperature: Float32Array
-    """[N] 0: greedy."""
-    top_k: Int32Array
-    """[N] 0: off."""
-    top_p: Float32Array
-    """[N] 1: off."""
-    min_p: Float32Array
-    """[N] 0: off."""
-    seed: npt.NDArray[np.uint64]
-    """[N]"""
-    position: Int64Array
-    """[N] of the token to be sampled."""
-    num_logprobs: Int32Array
-    """[N] -1: none; 0: the chosen token only; k: and the top k."""
-    forced_token: Int32Array
-    """[N] -1: sample; else the token is given and only scored."""
-    edit_offsets: Int64Array
-    """[N + 1] edits [edit_offsets[n], edit_offsets[n + 1]) are row n's."""
+    choices: npt.NDArray[np.void]
+    """[N] `CHOICE_DTYPE`."""
+    max_logprobs: int
+    """The largest `num_logprobs`, at least -1."""
     edits: npt.NDArray[np.void]
-    """`EDIT_DTYPE`."""
-    allowed_rows: Int32Array
-    """[N] row of `allowed`, or -1: all tokens are allowed."""
+    """[M] `EDIT_DTYPE`."""
     allowed: npt.NDArray[np.uint32]
     """[A, ceil(V / 32)] one bit per token, the lowest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampleOutput:
     """What was chosen.
 
     Shapes: N logit rows, k the largest `num_logprobs` of the batch.
     """
 
-    token_ids: Int32Array
-    """[N]"""
-    status: Int32Array
-    """[N] 0: ok; 1: the logits are not finite, or no token is allowed, and the other entries mean nothing."""
-    rank: Int32Array
-    """[N] 1-based rank of the token; with the logprobs below, only where the row asked for logprobs."""
-    logprob: Float32Array
-    """[N] of the token."""
+    results: npt.NDArray[np.void]
+    """[N] `RESULT_DTYPE`."""
     top_ids: Int32Array
     """[N, k] the first `num_logprobs` of a row: logprob descending, id ascending."""
     top_logprobs: Float32Array
     """[N, k]"""
     native_seconds: float = 0.0
+
+
+def greedy_choices(rows: npt.ArrayLike) -> npt.NDArray[np.void]:
+    """Return the choice of the most probable token for each of these rows."""
+    choices = np.full(np.shape(rows), _GREEDY)
+    choices["row"] = rows
+    return choices

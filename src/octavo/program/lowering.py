@@ -5,27 +5,39 @@
 - The output of an op takes the memory of its input where the op allows it and nobody reads the input again; a sum is
   made in the product's own output.
 - Parts of a split product are columns of one buffer.
+- A gate is made in the product that it gates, so that what it gates is never stored.
 - Ops with independent rows that follow each other form one stage.
+- A mixture of experts becomes a sort of its rows by expert, products of each expert's rows, and a sum per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from octavo.program.instructions import (
+    Buffer,
+    Instruction,
+    LoweredProgram,
+    Operand,
+    ProgramWeights,
+    Segment,
+)
+from octavo.program.moe_ops import Moe, Route
 from octavo.program.ops import (
     ACTIVATION_GROUP,
     Add,
+    CausalConv1d,
     Embedding,
+    GatedDeltaRule,
     GatedMul,
     GatherRows,
     KvWrite,
     Linear,
     Mul,
+    MulByGate,
     Op,
     PagedAttention,
     Program,
@@ -35,139 +47,22 @@ from octavo.program.ops import (
     Scale,
     Softcap,
     Value,
+    Weight,
 )
 from octavo.program.planner import row_stride
+from octavo.program.reads import Reads
 from octavo.program.rope_table import build_rope_table
 
 ACTIVATION_BLOCK_BYTES = 64
 FLOAT_BYTES = 4
 FLOATS_PER_LINE = 16
-
-
-class PackedMatrix(Protocol):
-    """A native matrix [N, K]."""
-
-    @property
-    def N(self) -> int:
-        """Rows of the weight, columns of a product."""
-        ...
-
-    @property
-    def is_quantized(self) -> bool:
-        """Whether products with it can read int8 activations; else they read floats."""
-        ...
-
-
-class ProgramWeights(Protocol):
-    """The weights of a program by name; `weights.store.WeightStore` is one."""
-
-    @property
-    def matrices(self) -> Mapping[str, Sequence[PackedMatrix]]:
-        """Per matrix its segments, stacked along N. Their formats may differ."""
-        ...
-
-    @property
-    def vectors(self) -> Mapping[str, npt.NDArray[np.float32]]:
-        """Norm weights and biases."""
-        ...
-
-
-@dataclass(slots=True)
-class Buffer:
-    """Memory for the rows of a value and its views, or for activation blocks."""
-
-    rows: Rows
-    stride: int
-    """Elements from one row to the next."""
-    element_bytes: int
-    first: int
-    """Stage that first uses it."""
-    last: int
-    """Stage that last uses it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """Columns of a buffer, from `column` on."""
-
-    buffer: int
-    column: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """A call of a method of the native program; arguments that are an `Operand` become places in the arena."""
-
-    method: str
-    arguments: dict[str, Any]
-
-
-@dataclass(slots=True)
-class LoweredProgram:
-    """Instructions of the body and the head in order, and the buffers they use."""
-
-    body: list[Instruction] = field(default_factory=list)
-    head: list[Instruction] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
-    logits: Operand = Operand(-1)
+PANEL_COLUMNS = 16
+"""Columns of a packed matrix that lie together (csrc/cpu/gemm.h)."""
 
 
 def lower(program: Program, weights: ProgramWeights, *, activation_quantization: bool) -> LoweredProgram:
     """Choose the instructions of `program` for these weights."""
     return _Lowering(program, weights, activation_quantization).run()
-
-
-class _Reads:
-    """Who reads each value, by index of op over body and head."""
-
-    def __init__(self, program: Program, weights: ProgramWeights, activation_quantization: bool) -> None:
-        self._activation_quantization = activation_quantization
-        self._last: dict[int, int] = {}
-        """Per value, the last op that reads its floats."""
-        self._views: dict[int, list[int]] = {}
-        """Per value, its views."""
-        self.quantized: set[int] = set()
-        """Values that some product reads as int8."""
-        made_quantized: set[int] = set()
-        """Values that the op which makes them can quantise."""
-        for value in program.values:
-            if value.base is not None:
-                self._views.setdefault(value.base, []).append(value.id)
-        for index, op in enumerate((*program.body, *program.head)):
-            for position, value in enumerate(op.inputs):
-                int8 = [False]
-                if isinstance(op, Linear) and position == 0:
-                    int8 = [self.are_int8(segment) for segment in weights.matrices[op.weight.name]]
-                if any(int8):
-                    self.quantized.add(value.id)
-                if not all(int8) or value.id not in made_quantized:
-                    self._last[value.id] = index
-            if isinstance(op, (RmsNorm, GatedMul)):
-                made_quantized.add(op.outputs[0].id)
-        self._last[program.logits.id] = len(program.body) + len(program.head)
-
-    def are_int8(self, segment: PackedMatrix) -> bool:
-        """Whether a product with this matrix reads int8 activations."""
-        return self._activation_quantization and segment.is_quantized
-
-    def is_read(self, value: Value) -> bool:
-        """Whether anybody reads the floats of a value or of its views."""
-        return self._last_read(value) >= 0
-
-    def may_overwrite(self, value: Value, op: Op, index: int) -> bool:
-        """Whether op number `index` is the last to read these columns, and reads them as one input only."""
-        others = [other for other in op.inputs if _overlap(other, value)]
-        return len(others) == 1 and self._last_read(value) <= index
-
-    def _last_read(self, value: Value) -> int:
-        related = [value.id, *self._views.get(value.id, ())]
-        if value.base is not None:
-            related.append(value.base)
-        return max(self._last.get(other, -1) for other in related)
-
-
-def _overlap(a: Value, b: Value) -> bool:
-    return a.id == b.id or a.base == b.id or b.base == a.id
 
 
 class _Lowering:
@@ -176,7 +71,7 @@ class _Lowering:
     def __init__(self, program: Program, weights: ProgramWeights, activation_quantization: bool) -> None:
         self._program = program
         self._weights = weights
-        self._reads = _Reads(program, weights, activation_quantization)
+        self._reads = Reads(program, weights, activation_quantization)
         self._lowered = LoweredProgram()
         self._instructions = self._lowered.body
         self._stage = -1
@@ -186,14 +81,24 @@ class _Lowering:
         self._rope_tables = {table.name: build_rope_table(table) for table in program.rope_tables}
 
     def run(self) -> LoweredProgram:
-        for index, op in enumerate(self._program.body):
-            self._lower(index, op)
+        self._lower_all(0, self._program.body)
         self._instructions, self._is_row_stage = self._lowered.head, False
-        for index, op in enumerate(self._program.head, start=len(self._program.body)):
-            self._lower(index, op)
+        self._lower_all(len(self._program.body), self._program.head)
         self._lowered.logits = self._use(self._program.logits)
         self._use(self._program.hidden)  # until the end: the head runs slice by slice, and more than once
         return self._lowered
+
+    def _lower_all(self, first: int, ops: Sequence[Op]) -> None:
+        """Lower ops, numbered from `first` on; a product and the gate after it together, where they may be."""
+        index = first
+        while index < first + len(ops):
+            match ops[index - first : index - first + 2]:
+                case (Linear() as op, GatedMul() as gate) if (parts := self._gated_parts(index, op, gate)) is not None:
+                    self._gated_linear(op, gate, parts)
+                    index += 2
+                case (op, *_):
+                    self._lower(index, op)
+                    index += 1
 
     def _lower(self, index: int, op: Op) -> None:
         match op:
@@ -208,8 +113,19 @@ class _Lowering:
             case GatedMul():
                 x, y, act = self._norm_or_gate(index, op)
                 self._emit("gated_mul", x=x, gate=op.gate, width=op.outputs[0].width, y=y, act=act)
+            case MulByGate():
+                x, y, act = self._norm_or_gate(index, op)
+                width, gate_width = op.inputs[0].width, op.inputs[1].width
+                g = self._use(op.inputs[1])
+                self._emit("mul_by_gate", x=x, g=g, gate=op.gate, width=width, gate_width=gate_width, y=y, act=act)
+            case CausalConv1d() | GatedDeltaRule():
+                self._state_op(op)
             case Rope():
                 self._rope(index, op)
+            case Route():
+                self._route(op)
+            case Moe():
+                self._moe(index, op)
             case _:
                 self._row_op(index, op)
 
@@ -238,7 +154,9 @@ class _Lowering:
             case _:
                 raise NotImplementedError(f"the native executor has no {op.kind}")
 
-    def _norm_or_gate(self, index: int, op: RmsNorm | GatedMul) -> tuple[Operand, Operand | None, Operand | None]:
+    def _norm_or_gate(
+        self, index: int, op: RmsNorm | GatedMul | MulByGate
+    ) -> tuple[Operand, Operand | None, Operand | None]:
         """Return the input, and the outputs that somebody reads: floats, activation blocks."""
         self._start_rows()
         value = op.outputs[0]
@@ -257,28 +175,143 @@ class _Lowering:
 
     def _linear(self, index: int, op: Linear) -> None:
         x, value = op.inputs[0], op.outputs[0]
+        segments = self._product_segments(op)
+        self._quantize(x, segments)
+        y = None if op.add_to is None else self._in_place(index, op, op.add_to, value)
+        self._start_stage()
+        self._emit(
+            "gemm",
+            **self._product_inputs(x, segments),
+            y=self._new_value(value) if y is None else self._touch(y),
+            add=y is not None,
+            segments=segments,
+        )
+
+    def _gated_linear(self, op: Linear, gate: GatedMul, parts: list[Segment]) -> None:
+        x, value = op.inputs[0], gate.outputs[0]
+        self._quantize(x, parts)
+        self._start_stage()
+        act = self._new_act(value) if value.id in self._reads.quantized else None
+        self._emit(
+            "gated_gemm",
+            **self._product_inputs(x, parts),
+            gate=gate.gate,
+            width=value.width,
+            y=self._new_value(value) if act is None or self._reads.is_read(value) else None,
+            y_act=act,
+            gate_part=parts[0],
+            up_part=parts[1],
+        )
+
+    def _gated_parts(self, index: int, op: Linear, gate: GatedMul) -> list[Segment] | None:
+        """Return the segments of gate and up, with panels for columns, if op number `index` and its gate can be one."""
+        if op.add_to is not None or gate.inputs[0].id != op.outputs[0].id:
+            return None
+        if not self._reads.is_read_only_by(index + 1, op.outputs[0]):
+            return None
+        width = gate.outputs[0].width
+        parts: list[Segment] = []
+        for begin in (0, width):
+            for matrix, column, bias, int8 in self._product_segments(op):
+                panel, rest = divmod(begin - column, PANEL_COLUMNS)
+                left = column + matrix.N - begin - width
+                if panel >= 0 and rest == 0 and (left == 0 or (left > 0 and width % PANEL_COLUMNS == 0)):
+                    parts.append((matrix, panel, bias, int8))
+        return parts if len(parts) == 2 else None
+
+    def _product_segments(self, op: Linear) -> list[Segment]:
         bias = None if op.bias is None else self._weights.vectors[op.bias.name]
-        segments = []
+        segments: list[Segment] = []
         column = 0
         for matrix in self._weights.matrices[op.weight.name]:
             end = column + matrix.N
             segments.append((matrix, column, None if bias is None else bias[column:end], self._reads.are_int8(matrix)))
             column = end
-        int8 = [segment[3] for segment in segments]
-        if any(int8) and x.id not in self._acts:
+        return segments
+
+    def _quantize(self, x: Value, segments: Sequence[Segment]) -> None:
+        """Make activation blocks of a product's input, if it reads some and there are none."""
+        if any(segment[3] for segment in segments) and x.id not in self._acts:
             self._start_rows()
             floats = self._use(x)
             self._emit("quantize", x=floats, width=x.width, act=self._new_act(x))
-        y = None if op.add_to is None else self._in_place(index, op, op.add_to, value)
+
+    def _product_inputs(self, x: Value, segments: Sequence[Segment]) -> dict[str, Operand | None]:
+        int8 = [segment[3] for segment in segments]
+        return {
+            "x": None if all(int8) else self._use(x),
+            "act": self._touch(self._acts[x.id]) if any(int8) else None,
+        }
+
+    def _route(self, op: Route) -> None:
+        """A router always reads floats: a rounded row would choose other experts."""
+        routing = op.routing
         self._start_stage()
+        logits = self._new_rows(op.inputs[0].rows, routing.num_experts)
+        segments = self._expert_segments([op.weights[0]], int8=False)[0]
+        self._emit("gemm", x=self._use(op.inputs[0]), act=None, y=logits, add=False, segments=segments)
+        self._start_rows()
         self._emit(
-            "gemm",
-            x=None if all(int8) else self._use(x),
-            act=self._touch(self._acts[x.id]) if any(int8) else None,
-            y=self._new_value(value) if y is None else self._touch(y),
-            add=y is not None,
-            segments=segments,
+            "route",
+            logits=self._touch(logits),
+            choice_bias=None if op.choice_bias is None else self._weights.vectors[op.choice_bias.name],
+            **asdict(routing),
+            experts=self._new_value(op.outputs[0]),
+            weights=self._new_value(op.outputs[1]),
         )
+
+    def _moe(self, index: int, op: Moe) -> None:
+        """Sort the rows by expert, run each expert on its own, and add up what belongs to a row."""
+        x, value, k = op.inputs[0], op.outputs[0], op.top_k
+        width = op.down[0].shape[1]
+        up_int8, down_int8 = self._reads.is_int8_stack(op.gate_up), self._reads.is_int8_stack(op.down)
+        if up_int8 and x.id not in self._acts:
+            self._start_rows()
+            floats = self._use(x)
+            self._emit("quantize", x=floats, width=x.width, act=self._new_act(x))
+        self._start_stage()
+        rows = self._new_act_rows(x.rows, x.width, k) if up_int8 else self._new_rows(x.rows, x.width, k)
+        self._emit(
+            "moe_sort",
+            experts=self._use(op.inputs[1]),
+            top_k=k,
+            num_experts=op.num_experts,
+            x=None if up_int8 else self._use(x),
+            act=self._touch(self._acts[x.id]) if up_int8 else None,
+            width=x.width,
+            sorted_rows=rows,
+        )
+        rows = self._moe_gemm(op.gate_up, rows, x.rows, k, int8=up_int8)
+        self._start_stage()
+        gated = self._new_act_rows(x.rows, width, k) if down_int8 else self._new_rows(x.rows, width, k)
+        y, act = (None, gated) if down_int8 else (gated, None)
+        self._emit("moe_gate", x=self._touch(rows), gate=op.gate, width=width, y=y, act=act)
+        rows = self._moe_gemm(op.down, gated, x.rows, k, int8=down_int8)
+        self._start_rows()
+        add = None if op.add_to is None else self._use(op.add_to)
+        if op.add_to is not None and self._reads.may_overwrite(op.add_to, op, index):
+            self._places[value.id] = self._use(op.add_to)
+        else:
+            self._new_value(value)
+        weights, out = self._use(op.inputs[2]), self._places[value.id]
+        self._emit("moe_combine", x=self._touch(rows), weights=weights, width=value.width, add=add, y=out)
+
+    def _moe_gemm(self, experts: Sequence[Weight], rows: Operand, symbol: Rows, k: int, *, int8: bool) -> Operand:
+        """Multiply each expert's rows with its matrix."""
+        self._start_stage()
+        y = self._new_rows(symbol, experts[0].shape[0], k)
+        x, act = (None, self._touch(rows)) if int8 else (self._touch(rows), None)
+        self._emit("moe_gemm", x=x, act=act, y=y, experts=self._expert_segments(experts, int8=int8))
+        return y
+
+    def _expert_segments(self, weights: Sequence[Weight], *, int8: bool) -> list[list[Segment]]:
+        """Return for each weight its matrices, and the column of the output where each begins."""
+        stacks: list[list[Segment]] = []
+        for weight in weights:
+            matrices = self._weights.matrices[weight.name]
+            columns = accumulate((matrix.N for matrix in matrices), initial=0)
+            stacks.append([(matrix, column, None, int8) for matrix, column in zip(matrices, columns, strict=False)])
+        return stacks
 
     def _attention(self, op: PagedAttention) -> None:
         self._start_stage()
@@ -293,6 +326,18 @@ class _Lowering:
             window=op.window or 0,
             softcap=op.softcap or 0.0,
         )
+
+    def _state_op(self, op: CausalConv1d | GatedDeltaRule) -> None:
+        self._start_stage()
+        places = [self._use(value) for value in op.inputs]
+        vectors = [self._weights.vectors[weight.name] for weight in op.weights]
+        out = self._new_value(op.outputs[0])
+        layer = {"group": op.cache.group, "layer": op.cache.layer}
+        if isinstance(op, CausalConv1d):
+            self._emit("causal_conv", x=places[0], weight=vectors[0], **layer, y=out)
+            return
+        inputs = dict(zip(("qkv", "b", "a", "decay", "dt_bias"), (*places, *vectors), strict=True))
+        self._emit("gated_delta", **inputs, tiled_heads=op.tiled_heads, **layer, out=out)
 
     def _emit(self, method: str, **arguments: Any) -> None:
         self._instructions.append(Instruction(method, arguments))
@@ -314,7 +359,7 @@ class _Lowering:
         value = op.outputs[0]
         if op.in_place:
             for x in op.inputs:
-                if self._reads.may_overwrite(x, op, index):
+                if x.width == value.width and self._reads.may_overwrite(x, op, index):
                     self._places[value.id] = self._use(x)
                     return self._places[value.id]
         return self._new_value(value)
@@ -341,16 +386,22 @@ class _Lowering:
         return operand
 
     def _new_value(self, value: Value) -> Operand:
-        stride = row_stride(value.width, element_bytes=FLOAT_BYTES, multiple=FLOATS_PER_LINE)
-        self._places[value.id] = self._new_buffer(value.rows, stride, FLOAT_BYTES)
+        self._places[value.id] = self._new_rows(value.rows, value.width)
         return self._places[value.id]
 
     def _new_act(self, value: Value) -> Operand:
-        num_blocks = -(-value.width // ACTIVATION_GROUP)
-        stride = row_stride(num_blocks, element_bytes=ACTIVATION_BLOCK_BYTES, multiple=1)
-        self._acts[value.id] = self._new_buffer(value.rows, stride, ACTIVATION_BLOCK_BYTES)
+        self._acts[value.id] = self._new_act_rows(value.rows, value.width)
         return self._acts[value.id]
 
-    def _new_buffer(self, rows: Rows, stride: int, element_bytes: int) -> Operand:
-        self._lowered.buffers.append(Buffer(rows, stride, element_bytes, self._stage, self._stage))
+    def _new_rows(self, rows: Rows, width: int, per_row: int = 1) -> Operand:
+        stride = row_stride(width, element_bytes=FLOAT_BYTES, multiple=FLOATS_PER_LINE)
+        return self._new_buffer(rows, stride, FLOAT_BYTES, per_row)
+
+    def _new_act_rows(self, rows: Rows, width: int, per_row: int = 1) -> Operand:
+        num_blocks = -(-width // ACTIVATION_GROUP)
+        stride = row_stride(num_blocks, element_bytes=ACTIVATION_BLOCK_BYTES, multiple=1)
+        return self._new_buffer(rows, stride, ACTIVATION_BLOCK_BYTES, per_row)
+
+    def _new_buffer(self, rows: Rows, stride: int, element_bytes: int, per_row: int) -> Operand:
+        self._lowered.buffers.append(Buffer(rows, stride, element_bytes, self._stage, self._stage, per_row))
         return Operand(len(self._lowered.buffers) - 1)

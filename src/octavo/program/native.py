@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.config import LogprobsMode
 from octavo.errors import EngineDeadError, StepCancelledError
 from octavo.native import kernels
-from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
-from octavo.program.lowering import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights, lower
+from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
+from octavo.program.instructions import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights
+from octavo.program.lowering import lower
 from octavo.program.ops import Program
 from octavo.program.planner import Interval, plan_arena
 
@@ -68,9 +68,7 @@ class NativeProgram:
             max_model_len=max_model_len,
         )
         for spec, pool in zip(cache_groups, pools, strict=True):
-            if not isinstance(spec, AttentionGroupSpec):
-                raise NotImplementedError("the native executor has no recurrent states")
-            self._native.add_group(pool, spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.block_size, spec.dtype)
+            self._add_group(spec, pool)
         self._emit(lowered, plan.offsets)
         self._is_closed = False
 
@@ -88,6 +86,7 @@ class NativeProgram:
             batch.seq_lens,
             batch.block_tables,
             batch.slot_mapping,
+            batch.state_saves,
             _is_main_thread(),
         )
         return _completed(seconds)
@@ -97,40 +96,24 @@ class NativeProgram:
 
         Raises: as `run`.
         """
-        num_rows = len(batch.rows)
-        num_top = max(0, int(batch.num_logprobs.max(initial=0)))
+        num_rows, num_top = len(batch.choices), max(0, batch.max_logprobs)
         output = SampleOutput(
-            token_ids=np.zeros(num_rows, np.int32),
-            status=np.zeros(num_rows, np.int32),
-            rank=np.zeros(num_rows, np.int32),
-            logprob=np.zeros(num_rows, np.float32),
+            results=np.empty(num_rows, RESULT_DTYPE),
             top_ids=np.zeros((num_rows, num_top), np.int32),
             top_logprobs=np.zeros((num_rows, num_top), np.float32),
         )
         seconds = self._usable().sample(
-            batch.rows,
-            batch.temperature,
-            batch.top_k,
-            batch.top_p,
-            batch.min_p,
-            batch.seed,
-            batch.position,
-            batch.num_logprobs,
-            batch.forced_token,
-            batch.edit_offsets,
-            batch.edits.view(np.uint8).reshape(-1, EDIT_DTYPE.itemsize),
-            batch.allowed_rows,
+            batch.choices,
+            batch.edits,
             batch.allowed,
-            output.token_ids,
-            output.status,
-            output.rank,
-            output.logprob,
+            output.results,
             output.top_ids,
             output.top_logprobs,
             self._logprobs_mode,
             _is_main_thread(),
         )
-        return replace(output, native_seconds=_completed(seconds))
+        output.native_seconds = _completed(seconds)
+        return output
 
     def logits(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Return the logits [N, V] of rows of the last `run`, before any edit."""
@@ -149,7 +132,7 @@ class NativeProgram:
 
     @property
     def num_saturated(self) -> int:
-        """Keys and values that did not fit a float16 cache so far, and were stored as its largest number."""
+        """Keys and values that did not fit a float16 or int8 cache so far, stored as float16's largest number."""
         return int(self._native.num_saturated)
 
     @property
@@ -173,6 +156,22 @@ class NativeProgram:
             )
         return self._native
 
+    def _add_group(self, spec: CacheGroupSpec, pool: npt.NDArray[np.uint8]) -> None:
+        if isinstance(spec, AttentionGroupSpec):
+            self._native.add_group(pool, spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.block_size, spec.dtype)
+            return
+        self._native.add_state_group(
+            pool,
+            num_layers=spec.num_layers,
+            num_key_heads=spec.num_key_heads,
+            num_value_heads=spec.num_value_heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+            conv_width=spec.conv_width,
+            conv_channels=spec.conv_channels,
+            keeps_border=spec.keeps_border,
+        )
+
     def _emit(self, lowered: LoweredProgram, offsets: Sequence[int]) -> None:
         """Send the instructions to native code, with addresses for operands."""
 
@@ -194,7 +193,7 @@ class NativeProgram:
 
 
 def _interval(buffer: Buffer, max_rows: int) -> Interval:
-    return Interval(max_rows * buffer.stride * buffer.element_bytes, buffer.first, buffer.last)
+    return Interval(max_rows * buffer.per_row * buffer.stride * buffer.element_bytes, buffer.first, buffer.last)
 
 
 def _is_main_thread() -> bool:

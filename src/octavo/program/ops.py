@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 
 Rows = Literal["T", "N"]
-Gate = Literal["silu", "gelu_tanh"]
+Gate = Literal["silu", "gelu_tanh", "sigmoid"]
 
 ACTIVATION_GROUP = 32
 """Values of a row that share one scale when activations are quantised."""
@@ -64,7 +64,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class CacheRef:
-    """One layer's keys and values: cache group, and the layer's index inside the group."""
+    """One layer's keys and values, or its recurrent state: cache group, and the layer's index inside the group."""
 
     group: int
     layer: int
@@ -105,6 +105,7 @@ STEP_INPUTS: tuple[StepInput, ...] = (
     StepInput("seq_lens", ("R",), "int32"),
     StepInput("block_tables", ("R", "max_blocks"), "int32", per_group=True),
     StepInput("slot_mapping", ("T",), "int64", per_group=True),
+    StepInput("state_saves", ("S", "4"), "int32"),
     StepInput("logit_rows", ("N",), "int32"),
 )
 
@@ -221,6 +222,55 @@ class PagedAttention(Op):
 
 
 @dataclass(frozen=True, slots=True)
+class CausalConv1d(Op):
+    """out[t, c] = silu(sum over i of w[i, c] * x[t - width + 1 + i, c]), width being the cache group's `conv_width`.
+
+    Inputs before the step's rows come from the request's slot, whose `conv` and `border_conv` are brought up to date.
+    The weight is a vector: w [width, channels], tap after tap.
+    """
+
+    kind: ClassVar[str] = "causal_conv1d"
+    row_local: ClassVar[bool] = False
+    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables", "state_saves")
+
+    cache: CacheRef
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaRule(Op):
+    """The recurrence of Gated DeltaNet for each value head, over a request's rows in order.
+
+    inputs: qkv [T, q | k | v], the convolution's result; b and a [T, value heads]. weights: decay = -exp(A_log) and
+    dt_bias [value heads]. With q and k of each head normalised to length 1 and q divided by sqrt(key_dim),
+    beta = sigmoid(b) and g = decay * softplus(a + dt_bias):
+
+        S <- e^g S;  u = beta (v - S^T k);  S <- S + k u^T;  out = S^T q
+
+    The state lives in the request's slot, as S at the last multiple of 16 tokens and the rows since.
+
+    Source: Yang et al. 2024, arXiv:2412.06464.
+    """
+
+    kind: ClassVar[str] = "gated_delta_rule"
+    row_local: ClassVar[bool] = False
+    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables", "state_saves")
+
+    cache: CacheRef
+    tiled_heads: bool
+    """Which key head value head h reads, with r value heads for each key head: h % key heads if tiled, else h // r."""
+
+
+@dataclass(frozen=True, slots=True)
+class MulByGate(Op):
+    """out = x * gate(g): an output gate. inputs: x, g; g is as wide as x, or one column for the whole row."""
+
+    kind: ClassVar[str] = "mul_by_gate"
+    in_place: ClassVar[bool] = True
+
+    gate: Gate
+
+
+@dataclass(frozen=True, slots=True)
 class GatedMul(Op):
     """out = gate(x[:, :F]) * x[:, F:]: swiglu with silu, geglu with gelu_tanh. Shazeer 2020, arXiv:2002.05202."""
 
@@ -304,4 +354,14 @@ class Program:
         group = self.cache_groups[cache.group]
         if not isinstance(group, AttentionGroupSpec):
             raise TypeError(f"cache group {cache.group} holds recurrent states, not keys and values")
+        return group
+
+    def state_group(self, cache: CacheRef) -> StateGroupSpec:
+        """Return the group of a layer's recurrent state.
+
+        Raises: TypeError for a group of keys and values.
+        """
+        group = self.cache_groups[cache.group]
+        if not isinstance(group, StateGroupSpec):
+            raise TypeError(f"cache group {cache.group} holds keys and values, not recurrent states")
         return group

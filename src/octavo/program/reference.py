@@ -14,16 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.cache_spec import AttentionGroupSpec, CacheDtype
+from octavo.program import reference_moe
+from octavo.program.moe_ops import Moe, Route
 from octavo.program.ops import (
     ACTIVATION_GROUP,
     Add,
+    CausalConv1d,
     Embedding,
     Gate,
+    GatedDeltaRule,
     GatedMul,
     GatherRows,
     KvWrite,
     Linear,
     Mul,
+    MulByGate,
     Op,
     PagedAttention,
     Program,
@@ -34,6 +39,7 @@ from octavo.program.ops import (
     Value,
     Weight,
 )
+from octavo.program.reference_delta import ReferenceStates, causal_conv1d, gated_delta_rule
 from octavo.program.rope_table import build_rope_table
 
 if TYPE_CHECKING:
@@ -75,11 +81,13 @@ class ReferenceExecutor:
         activation_quantization: bool = False,
     ) -> None:
         self.program = program
-        self.caches = [
-            ReferenceCache(s, n)
-            for s, n in zip(program.cache_groups, num_blocks, strict=True)
-            if isinstance(s, AttentionGroupSpec)
-        ]
+        self.caches: dict[int, ReferenceCache] = {}
+        self.states: dict[int, ReferenceStates] = {}
+        for group, (spec, num) in enumerate(zip(program.cache_groups, num_blocks, strict=True)):
+            if isinstance(spec, AttentionGroupSpec):
+                self.caches[group] = ReferenceCache(spec, num)
+            else:
+                self.states[group] = ReferenceStates(spec, num)
         self._weights = weights
         self._activation_quantization = activation_quantization
         self._rope_tables = {table.name: build_rope_table(table) for table in program.rope_tables}
@@ -118,6 +126,14 @@ class ReferenceExecutor:
                 kv_write(self.caches[op.cache.group], op.cache.layer, x[0], x[1], slots)
             case PagedAttention():
                 self._write(op, paged_attention(op, x[0], self.caches[op.cache.group], batch))
+            case CausalConv1d():
+                taps = self._vector(op.weights[0])
+                self._write(op, causal_conv1d(op, x[0], taps, self.states[op.cache.group], batch))
+            case GatedDeltaRule():
+                decay, dt_bias = map(self._vector, op.weights)
+                self._write(op, gated_delta_rule(op, x, decay, dt_bias, self.states[op.cache.group], batch))
+            case MulByGate():
+                self._write(op, x[0] * gate(x[1], op.gate))
             case GatedMul():
                 self._write(op, gated_mul(x[0], op.gate))
             case Add():
@@ -129,6 +145,11 @@ class ReferenceExecutor:
             case Softcap():
                 cap = np.float32(op.cap)
                 self._write(op, cap * np.tanh(x[0] / cap))
+            case Route():
+                bias = None if op.choice_bias is None else self._vector(op.choice_bias)
+                self._write(op, *reference_moe.route(x[0] @ self._vector(op.weights[0]).T, op.routing, bias))
+            case Moe():
+                self._write(op, self._moe(op, x))
             case _:
                 raise NotImplementedError(f"the oracle has no {op.kind}")
 
@@ -143,6 +164,23 @@ class ReferenceExecutor:
         if op.bias is not None:
             y = y + self._vector(op.bias)
         return y if op.add_to is None else y + x[1]
+
+    def _moe(self, op: Moe, x: list[Floats]) -> Floats:
+        """Run each row through its experts. Their products take int8 activations if all of them are quantised."""
+
+        def product(rows: Floats, stack: Sequence[Weight], expert: int) -> Floats:
+            names = [part.name for weight in stack for part in weight.parts]
+            int8 = self._activation_quantization and self._weights.quantized.issuperset(names)
+            y: Floats = (quantize_activations(rows) if int8 else rows) @ self._vector(stack[expert]).T
+            return y
+
+        def run_expert(row: Floats, expert: int) -> Floats:
+            hidden = gated_mul(product(row[None], op.gate_up, expert), op.gate)
+            y: Floats = product(hidden, op.down, expert)[0]
+            return y
+
+        y = reference_moe.weighted_sum(x[0], x[1], x[2], run_expert)
+        return y if op.add_to is None else y + x[3]
 
     def _vector(self, weight: Weight) -> Floats:
         """Return the values of a weight, its parts stacked."""
@@ -181,16 +219,32 @@ def rope(x: Floats, table: Floats, head_dim: int, interleaved: bool) -> Floats:
 
 
 def round_to_dtype(x: Floats, dtype: CacheDtype) -> Floats:
-    """Round to what the cache stores, ties to even; float16 saturates."""
-    if dtype == "float16":
+    """Round vectors [..., D] to what the cache stores, ties to even; float16 and int8 saturate."""
+    if dtype in ("float16", "int8"):
         saturated: Floats = np.clip(x, -FLOAT16_MAX, FLOAT16_MAX)
-        return saturated.astype(np.float16).astype(np.float32)
+        return round_to_int8(saturated) if dtype == "int8" else saturated.astype(np.float16).astype(np.float32)
     if dtype == "bfloat16":
         bits = np.ascontiguousarray(x).view(np.uint32)
         rounded = bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)
         values: Floats = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
         return values
     return x
+
+
+def round_to_int8(x: Floats) -> Floats:
+    """Round each vector to int8 steps of max|x| / 127, in a basis where a few large elements are spread over all.
+
+    The basis is the Walsh-Hadamard matrix of the largest power of two that divides D, for each block of that size.
+    """
+    block = x.shape[-1] & -x.shape[-1]
+    hadamard = np.ones((1, 1), dtype=np.float32)
+    while len(hadamard) < block:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    rotated = (x.reshape(*x.shape[:-1], -1, block) @ hadamard).reshape(x.shape)
+    scale = np.abs(rotated).max(axis=-1, keepdims=True) / np.float32(127)
+    steps = np.rint(np.divide(rotated, scale, out=np.zeros_like(rotated), where=scale > 0)) * scale
+    rounded: Floats = (steps.reshape(*x.shape[:-1], -1, block) @ hadamard / np.float32(block)).reshape(x.shape)
+    return rounded
 
 
 def kv_write(cache: ReferenceCache, layer: int, k: Floats, v: Floats, slots: npt.NDArray[np.int64]) -> None:
@@ -233,14 +287,20 @@ def attend(q: Floats, k: Floats, v: Floats, scale: float, softcap: float | None)
     return out
 
 
-def gated_mul(x: Floats, gate: Gate) -> Floats:
+def gated_mul(x: Floats, kind: Gate) -> Floats:
     """Return gate(first half of the columns) * second half."""
     a, b = np.split(x, 2, axis=1)
-    if gate == "silu":
-        y: Floats = a / (1 + np.exp(-a)) * b
+    y: Floats = gate(a, kind) * b
+    return y
+
+
+def gate(x: Floats, kind: Gate) -> Floats:
+    """Return the gate's value of each element."""
+    if kind == "gelu_tanh":
+        inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
+        y: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
     else:
-        inner = np.float32(np.sqrt(2 / np.pi)) * (a + np.float32(0.044715) * a**3)
-        y = np.float32(0.5) * a * (1 + np.tanh(inner)) * b
+        y = (np.float32(1) if kind == "sigmoid" else x) / (1 + np.exp(-x))
     return y
 
 
