@@ -37,6 +37,23 @@ def test_tensors_that_text_does_not_need_have_no_stable_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "stable"),
     [
+        ("block_sparse_moe.gate.weight", "mlp.gate.weight"),
+        ("block_sparse_moe.experts.11.w1.weight", "mlp.experts.11.gate_proj.weight"),
+        ("block_sparse_moe.experts.11.w2.weight", "mlp.experts.11.down_proj.weight"),
+        ("block_sparse_moe.experts.11.w3.weight", "mlp.experts.11.up_proj.weight"),
+        ("block_sparse_moe.router.layer.weight", "mlp.gate.weight"),
+        ("block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj.weight"),
+        ("block_sparse_moe.output_linear.weight", "mlp.experts.down_proj.weight"),
+        ("mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj"),
+    ],
+)
+def test_experts_have_the_same_names_in_all_families(name: str, stable: str) -> None:
+    assert stable_name_from_hf(f"model.layers.2.{name}") == f"layers.2.{stable}"
+
+
+@pytest.mark.parametrize(
+    ("name", "stable"),
+    [
         ("token_embd.weight", "embed_tokens.weight"),
         ("output_norm.weight", "norm.weight"),
         ("output.weight", "lm_head.weight"),
@@ -44,7 +61,15 @@ def test_tensors_that_text_does_not_need_have_no_stable_name(name: str) -> None:
         ("blk.12.attn_q.bias", "layers.12.self_attn.q_proj.bias"),
         ("blk.0.attn_k_norm.weight", "layers.0.self_attn.k_norm.weight"),
         ("blk.0.ffn_down.weight", "layers.0.mlp.down_proj.weight"),
-        ("blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate_exps.weight"),
+        ("blk.0.ffn_gate_inp.weight", "layers.0.mlp.gate.weight"),
+        ("blk.0.ffn_gate_exps.weight", "layers.0.mlp.experts.gate_proj.weight"),
+        ("blk.0.ffn_down.7.weight", "layers.0.mlp.experts.7.down_proj.weight"),
+        ("blk.0.ffn_up_shexp.weight", "layers.0.mlp.shared_expert.up_proj.weight"),
+        ("blk.0.ffn_norm_exps.weight", "blk.0.ffn_norm_exps.weight"),
+        ("blk.0.ssm_a", "layers.0.linear_attn.decay"),
+        ("blk.0.ssm_dt.bias", "layers.0.linear_attn.dt_bias"),
+        ("blk.0.ssm_conv1d.weight", "layers.0.linear_attn.conv1d.weight"),
+        ("blk.0.post_attention_norm.weight", "layers.0.post_attention_layernorm.weight"),
         ("something.else", "something.else"),
         ("rope_freqs.weight", None),
     ],

@@ -5,6 +5,9 @@ Nothing is copied until a tensor is asked for.
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,10 +21,15 @@ from octavo.formats.gguf_types import GgufType
 from octavo.formats.mapped_file import ByteView
 from octavo.formats.safetensors import SafetensorsTensor
 from octavo.program.ops import Program
-from octavo.weights.names import check_names, stable_name_from_gguf, stable_name_from_hf
+from octavo.weights.names import check_names, stable_name_from_gguf, stable_name_from_hf, unused_part
 from octavo.weights.packing import RowOrder, half_split_row_order
+from octavo.weights.quantize_reference import rounded
+
+logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
+
+_SAMPLE_BYTES = 64
 
 _SAFETENSORS_TYPES = {"F32": GgufType.F32, "F16": GgufType.F16, "BF16": GgufType.BF16}
 
@@ -38,10 +46,19 @@ class CheckpointTensor:
     """Row n of the weight is row row_order[n] of the file; None: the same."""
     offset: float = 0.0
     """What is added to every value: 1 for norms stored as w - 1."""
+    rounded_type: GgufType | None = None
+    """What the values are rounded to while they are packed; None: they keep their bits."""
+
+    @property
+    def packed_type(self) -> GgufType:
+        """How the weight is coded in memory."""
+        return self.rounded_type or self.type
 
     def values(self) -> Floats:
         """Return the weight as float32: vectors for use, matrices for the oracle."""
         values = dequantize_bytes(self.data, self.type).reshape(self.shape)
+        if self.rounded_type is not None:
+            values = rounded(values, self.rounded_type)
         if self.row_order is not None:
             values = values[self.row_order]
         return values + np.float32(self.offset) if self.offset else values
@@ -53,6 +70,27 @@ class Checkpoint:
 
     source: str
     tensors: Mapping[str, CheckpointTensor]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that the tensors take in memory, about."""
+        kinds = ((tensor.packed_type, math.prod(tensor.shape)) for tensor in self.tensors.values())
+        return sum(size * kind.block_bytes // kind.block_elements for kind, size in kinds)
+
+    @property
+    def bytes_to_round(self) -> int:
+        """Bytes in the file of the tensors that are rounded while they are packed."""
+        return sum(tensor.data.nbytes for tensor in self.tensors.values() if tensor.rounded_type is not None)
+
+    def identity(self) -> str:
+        """Return a hash of each tensor's name, type, shape and two samples; all bytes would be the whole file."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.tensors.items()):
+            middle = len(tensor.data) // 2
+            digest.update(f"{name} {tensor.type.name} {tensor.shape} {len(tensor.data)}".encode())
+            digest.update(tensor.data[:_SAMPLE_BYTES].tobytes())
+            digest.update(tensor.data[middle : middle + _SAMPLE_BYTES].tobytes())
+        return digest.hexdigest()
 
     def check(self, program: Program) -> None:
         """Compare names and shapes with what the program needs.
@@ -73,6 +111,9 @@ def checkpoint_from_safetensors(
     tensors: Mapping[str, SafetensorsTensor], source: str, *, norm_offset: float
 ) -> Checkpoint:
     """Rename the tensors of a Hugging Face checkpoint. `norm_offset` is added to the weights of all norms."""
+    unused = sorted({part for name in tensors if (part := unused_part(name)) is not None})
+    if unused:
+        logger.warning("%s: only text is supported; tensors of %s are not used", source, ", ".join(unused))
     result = {}
     for tensor in tensors.values():
         name = stable_name_from_hf(tensor.name)

@@ -14,9 +14,21 @@ _MAX_LISTED = 6
 
 _HF_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 _HF_IGNORED = re.compile(
-    r"(^|\.)(vision_tower|vision_model|visual|multi_modal_projector|mtp)\."  # parts of a model that text does not use
+    r"(?:^|\.)(vision_tower|vision_model|visual|multi_modal_projector|mtp)\."  # parts of a model that text does not use
     r"|\.rotary_emb\.inv_freq$"  # saved by old versions; computed from the config
 )
+
+_HF_ROLES = {
+    "block_sparse_moe.gate.": "mlp.gate.",
+    "block_sparse_moe.router.layer.": "mlp.gate.",
+    "block_sparse_moe.input_linear.": "mlp.experts.gate_up_proj.",
+    "block_sparse_moe.output_linear.": "mlp.experts.down_proj.",
+    "block_sparse_moe.experts.": "mlp.experts.",
+    ".w1.": ".gate_proj.",
+    ".w2.": ".down_proj.",
+    ".w3.": ".up_proj.",
+}
+"""Parts of names that Mixtral and Granite have of their own."""
 
 _GGUF_TOP = {
     "token_embd.weight": "embed_tokens.weight",
@@ -36,7 +48,26 @@ _GGUF_LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
 }
+_GGUF_LAYER_VECTORS = {"ssm_a": "linear_attn.decay", "ssm_dt.bias": "linear_attn.dt_bias"}
 _GGUF_SANDWICH_LAYER = {
     **_GGUF_LAYER,
     "post_attention_norm": "post_attention_layernorm",
@@ -51,8 +82,19 @@ def stable_name_from_hf(name: str) -> str | None:
         return None
     for prefix in _HF_PREFIXES:
         if name.startswith(prefix):
-            return name[len(prefix) :]
+            name = name[len(prefix) :]
+            break
+    name = name.replace(".mlp.shared_experts.", ".mlp.shared_expert.")
+    if ".block_sparse_moe." in name:
+        for role, stable_role in _HF_ROLES.items():
+            name = name.replace(role, stable_role)
     return name
+
+
+def unused_part(name: str) -> str | None:
+    """Return the part of a model, such as its vision tower, for whose sake a tensor has no stable name."""
+    match = _HF_IGNORED.search(name)
+    return match and match.group(1)
 
 
 def stable_name_from_gguf(name: str, *, sandwich: bool) -> str | None:
@@ -62,10 +104,15 @@ def stable_name_from_gguf(name: str, *, sandwich: bool) -> str | None:
     """
     if name in _GGUF_IGNORED:
         return None
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+    expert = re.fullmatch(r"blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight", name)  # of files before there were stacks
+    if expert is not None:
+        return f"layers.{expert[1]}.mlp.experts.{expert[3]}.{expert[2]}_proj.weight"
+    match = re.fullmatch(r"blk\.(\d+)\.((\w+)\.(weight|bias)|\w+)", name)
     if match is None:
         return _GGUF_TOP.get(name, name)
-    layer, role, kind = match.groups()
+    layer, whole, role, kind = match.groups()
+    if whole in _GGUF_LAYER_VECTORS:
+        return f"layers.{layer}.{_GGUF_LAYER_VECTORS[whole]}"
     stable_role = (_GGUF_SANDWICH_LAYER if sandwich else _GGUF_LAYER).get(role)
     return name if stable_role is None else f"layers.{layer}.{stable_role}.{kind}"
 

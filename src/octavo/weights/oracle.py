@@ -19,5 +19,5 @@ def reference_weights(program: Program, checkpoint: Checkpoint) -> ReferenceWeig
     names = [part.name for weight in program.weights for part in weight.parts]
     return ReferenceWeights(
         values={name: checkpoint.tensors[name].values() for name in names},
-        quantized=frozenset(name for name in names if checkpoint.tensors[name].type not in _FLOAT_TYPES),
+        quantized=frozenset(name for name in names if checkpoint.tensors[name].packed_type not in _FLOAT_TYPES),
     )

@@ -1,6 +1,6 @@
 """From checkpoint tensors to one packed matrix: format ids, row orders. The packing itself is native.
 
-Packed weights keep the file's bits; only their place changes (csrc/cpu/gemm.h).
+Packed weights keep the file's bits; only their place changes (csrc/cpu/gemm.h). Rounding them is `quantizer.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf_types import GgufType
 from octavo.formats.mapped_file import ByteView
-from octavo.program import lowering
+from octavo.program import instructions
 
 RowOrder = npt.NDArray[np.int32]
 
@@ -34,17 +34,22 @@ NATIVE_FORMATS: dict[GgufType, int] = {
 """`WeightFormat` of csrc/cpu/gemm.h."""
 
 
-class PackedMatrix(lowering.PackedMatrix, Protocol):
+class PackedMatrix(instructions.PackedMatrix, Protocol):
     """A native matrix [N, K]."""
 
     @property
     def format(self) -> int:
-        """One of `NATIVE_FORMATS`."""
+        """Its `WeightFormat`."""
         ...
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes."""
+        ...
+
+    @property
+    def data(self) -> ByteView:
+        """The packed bytes."""
         ...
 
 
@@ -63,6 +68,11 @@ class Packer(Protocol):
     ) -> PackedMatrix:
         """Pack rows of `K` elements; row n is row row_order[n] of the sources, counted through one after the other."""
         ...
+
+
+def format_name(weight_format: int) -> str:
+    """Return the name of a `WeightFormat`, as GGUF has it."""
+    return next(kind.name for kind, number in NATIVE_FORMATS.items() if number == weight_format)
 
 
 def half_split_row_order(num_rows: int, num_heads: int, field: str) -> RowOrder:

@@ -6,6 +6,7 @@ gone, so are its pages.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,7 +15,8 @@ import numpy as np
 
 from octavo.program.ops import Program, Weight
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor, Floats
-from octavo.weights.packing import NATIVE_FORMATS, PackedMatrix, Packer, RowOrder
+from octavo.weights.packing import NATIVE_FORMATS, PackedMatrix, Packer, RowOrder, format_name
+from octavo.weights.quantizer import WeightQuantizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +43,48 @@ class WeightStore:
             name for name, segments in self.matrices.items() if all(segment.is_quantized for segment in segments)
         )
 
+    @property
+    def format_bytes(self) -> dict[str, int]:
+        """Bytes of the matrices in memory by the name of their format, the largest first."""
+        sizes: Counter[str] = Counter()
+        for segment in (segment for segments in self.matrices.values() for segment in segments):
+            sizes[format_name(segment.format)] += segment.nbytes
+        return dict(sizes.most_common())
 
-def load_weights(program: Program, checkpoint: Checkpoint, *, pack: Packer, num_threads: int) -> WeightStore:
+
+def load_weights(
+    program: Program,
+    checkpoint: Checkpoint,
+    *,
+    pack: Packer,
+    num_threads: int,
+    quantize: WeightQuantizer | None = None,
+) -> WeightStore:
     """Check a checkpoint against a program and pack what the program reads.
 
-    Raises: ModelLoadError if names or shapes do not fit.
+    Args:
+        quantize: makes the matrices of tensors that are to be rounded.
+
+    Raises: ModelLoadError if names or shapes do not fit, or a value cannot be rounded.
     """
     checkpoint.check(program)
 
     def pack_matrix(weight: Weight) -> tuple[PackedMatrix, ...]:
-        tensors = [checkpoint.tensors[part.name] for part in weight.parts]
-        return tuple(
-            _pack_segment(list(segment), NATIVE_FORMATS[kind], pack, num_threads)
-            for kind, segment in groupby(tensors, key=lambda tensor: tensor.type)
-        )
+        parts = [(part.name, checkpoint.tensors[part.name]) for part in weight.parts]
+        segments = [
+            dict(segment) for _, segment in groupby(parts, key=lambda part: (part[1].type, part[1].packed_type))
+        ]
+        return tuple(pack_segment(f"{weight.name}.{i}", tensors) for i, tensors in enumerate(segments))
+
+    def pack_segment(name: str, tensors: dict[str, CheckpointTensor]) -> PackedMatrix:
+        stack = list(tensors.values())
+        shape = sum(tensor.shape[0] for tensor in stack), stack[0].shape[1]
+        order = _stacked_row_order(stack)
+        if stack[0].rounded_type is None:
+            sources = [tensor.data for tensor in stack]
+            return pack(NATIVE_FORMATS[stack[0].type], sources, *shape, order, num_threads)
+        assert quantize is not None, "a checkpoint with tensors to round comes with what rounds them"
+        return quantize(name, tensors, shape, order)
 
     def vector(weight: Weight) -> Floats:
         return np.concatenate([checkpoint.tensors[part.name].values() for part in weight.parts])
@@ -63,13 +93,6 @@ def load_weights(program: Program, checkpoint: Checkpoint, *, pack: Packer, num_
         matrices={w.name: pack_matrix(w) for w in program.weights if w.is_matrix},
         vectors={w.name: vector(w) for w in program.weights if not w.is_matrix},
     )
-
-
-def _pack_segment(tensors: list[CheckpointTensor], weight_format: int, pack: Packer, num_threads: int) -> PackedMatrix:
-    """Stack tensors of one format."""
-    num_rows = sum(tensor.shape[0] for tensor in tensors)
-    sources = [tensor.data for tensor in tensors]
-    return pack(weight_format, sources, num_rows, tensors[0].shape[1], _stacked_row_order(tensors), num_threads)
 
 
 def _stacked_row_order(tensors: list[CheckpointTensor]) -> RowOrder | None:
