@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.cache_spec import StateGroupSpec
 from octavo.formats.gguf import GgufFile
 from octavo.formats.safetensors import SafetensorsTensor, open_safetensors, open_safetensors_dir
 from octavo.models.base import DecoderSpec
@@ -28,10 +29,23 @@ TINY_DIR = Path(__file__).parent / "data" / "tiny"
 TINY_MODELS: dict[str, tuple[str, ...]] = {
     "Gemma3ForCausalLM": ("gemma3_text",),
     "Gemma3ForConditionalGeneration": ("gemma3_text",),
+    "Glm4MoeForCausalLM": ("glm4_moe",),
+    "GraniteForCausalLM": ("granite",),
+    "GraniteMoeForCausalLM": ("granitemoe",),
     "LlamaForCausalLM": ("llama", "llama3_rope", "llama_yarn"),
     "MistralForCausalLM": ("mistral",),
+    "MixtralForCausalLM": ("mixtral",),
+    "Olmo2ForCausalLM": ("olmo2",),
+    "OlmoeForCausalLM": ("olmoe",),
     "Qwen2ForCausalLM": ("qwen2",),
+    "Qwen2MoeForCausalLM": ("qwen2_moe",),
     "Qwen3ForCausalLM": ("qwen3",),
+    "Qwen3MoeForCausalLM": ("qwen3_moe",),
+    "Qwen3NextForCausalLM": ("qwen3_next",),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", "qwen3_5_08b_ratio"),
+    "Qwen3_5ForConditionalGeneration": ("qwen3_5_vlm",),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe",),
+    "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
 }
 """Per architecture the checkpoints that test it."""
 
@@ -62,24 +76,27 @@ def read_config(name: str) -> dict[str, Any]:
 
 
 def open_tiny(name: str, architecture: str | None = None) -> Model:
-    """Open a checkpoint; as Gemma3ForConditionalGeneration, with the layout of a multimodal one."""
+    """Open a checkpoint; one of a text model as a ForConditionalGeneration in the layout of a multimodal one."""
     config: Mapping[str, object] = read_config(name)
     tensors = open_safetensors_dir(TINY_DIR / name)
-    if architecture == "Gemma3ForConditionalGeneration":
+    if architecture is not None and architecture.endswith("ForConditionalGeneration") and "text_config" not in config:
         text = {key: value for key, value in config.items() if key not in ("architectures", "tie_word_embeddings")}
-        config = {"architectures": [architecture], "text_config": text, "tie_word_embeddings": True}
+        tied = config["tie_word_embeddings"]
+        config = {"architectures": [architecture], "text_config": text, "tie_word_embeddings": tied}
         tensors = {f"language_model.{key}": rename(tensor, f"language_model.{key}") for key, tensor in tensors.items()}
         vision = SafetensorsTensor("vision_tower.head.weight", "F32", (1,), np.zeros(4, dtype=np.uint8))
         tensors[vision.name] = vision
-    norm_offset = hf_architecture(config, name).norm_offset
-    checkpoint = checkpoint_from_safetensors(tensors, name, norm_offset=norm_offset)
-    return Model(spec_from_hf(config, name), checkpoint)
+    found = hf_architecture(config, name)
+    spec = spec_from_hf(config, name)
+    return Model(spec, found.adapt(checkpoint_from_safetensors(tensors, name, norm_offset=found.norm_offset), spec))
 
 
 def open_gguf_model(file: GgufFile) -> Model:
     spec = spec_from_gguf(file)
-    heads = (spec.num_heads, spec.num_kv_heads) if gguf_architecture(file).permuted_qk else None
-    return Model(spec, checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=heads))
+    found = gguf_architecture(file)
+    heads = (spec.num_heads, spec.num_kv_heads) if found.permuted_qk else None
+    checkpoint = checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=heads)
+    return Model(spec, found.adapt(checkpoint, spec))
 
 
 def rename(tensor: SafetensorsTensor, name: str) -> SafetensorsTensor:
@@ -99,7 +116,10 @@ def read_reference(name: str) -> TinyReference:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some tokens of one request: its tokens from `start` on, with a block table for each cache group."""
+    """Some tokens of one request: its tokens from `start` on, with a block table for each cache group.
+
+    The table of a state group is one slot.
+    """
 
     start: int
     token_ids: Sequence[int]
@@ -115,10 +135,13 @@ def make_batch(program: Program, chunks: Sequence[Chunk]) -> ForwardBatch:
         table = np.full((len(chunks), max(len(c.block_ids[group]) for c in chunks)), -1, dtype=np.int32)
         for row, chunk in enumerate(chunks):
             table[row, : len(chunk.block_ids[group])] = chunk.block_ids[group]
+        tables.append(table)
+        if isinstance(spec, StateGroupSpec):
+            slots.append(np.zeros(0, np.int64))
+            continue
         request = np.repeat(np.arange(len(chunks)), lengths)
         block = table[request, positions // spec.block_size].astype(np.int64)
         slots.append(np.where(block < 0, -1, block * spec.block_size + positions % spec.block_size))
-        tables.append(table)
     return ForwardBatch(
         token_ids=np.array([token for c in chunks for token in c.token_ids], dtype=np.int32),
         positions=positions.astype(np.int32),

@@ -54,6 +54,14 @@ def rope(theta: float, kind: str = "default", **settings: Any) -> dict[str, Any]
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.0625,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 6.0,
+    "rope_parameters": rope(1e4),
+}
 GEMMA3_ROPE = {"sliding_attention": rope(1e4), "full_attention": rope(1e6, "linear", factor=8.0)}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -69,6 +77,62 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {"head_dim": 24, "sliding_window": 16, "rope_parameters": rope(1e6)}),
     "qwen2": ("qwen2", {"rope_parameters": rope(1e6), "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"head_dim": 32, "rope_parameters": rope(1e6)}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": rope(1e6)}),
+    "olmo2": ("olmo2", {"rope_parameters": rope(5e5)}),
+    "olmoe": (
+        "olmoe",
+        {"num_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 48, "rope_parameters": rope(1e4)},
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {
+            **MOE,
+            "norm_topk_prob": False,
+            "shared_expert_intermediate_size": 80,
+            "decoder_sparse_step": 2,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e6),
+        },
+    ),
+    "qwen3_moe": ("qwen3_moe", {**MOE, "head_dim": 32, "mlp_only_layers": [1], "rope_parameters": rope(1e6)}),
+    "qwen3_next": (
+        "qwen3_next",
+        {
+            **MOE,
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "shared_expert_intermediate_size": 48,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e7, partial_rotary_factor=0.25),
+        },
+    ),
+    "glm4_moe": (
+        "glm4_moe",
+        {
+            "head_dim": 32,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 12,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+            "rope_parameters": rope(1e6, partial_rotary_factor=0.5),
+        },
+    ),
+    "granite": ("granite", {**GRANITE, "tie_word_embeddings": True, "attention_multiplier": 0.015625}),
+    "granitemoe": (
+        "granitemoe",
+        {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 80},
+    ),
     "gemma3_text": (
         "gemma3_text",
         {
@@ -84,7 +148,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name → model type, and what differs from SIZES."""
 
-OLD_DIALECT = frozenset({"llama", "llama3_rope", "mistral", "qwen2", "qwen3"})
+EMBEDDING_SCALES = {"gemma3_text": 0.2, "granite": 0.03, "granitemoe": 0.03}
+"""Of the models that multiply their embedding."""
+
+OLD_DIALECT = frozenset({"llama", "llama3_rope", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granitemoe"})
 """Their config.json is rewritten as transformers 4.x wrote it, which is what most files on the hub look like."""
 
 
@@ -103,11 +170,14 @@ def draw_weights(model: torch.nn.Module, seed: int, *, tied: bool, embedding_sca
             stored_around_zero = not parameter.detach().any()
             draw(parameter, 0.3, 0.0 if stored_around_zero else 1.0)
         elif id(parameter) in embeddings:
-            draw(parameter, embedding_scale / math.sqrt(parameter.shape[1]) if tied else 0.5)
+            draw(parameter, embedding_scale * (1 / math.sqrt(parameter.shape[1]) if tied else 0.5))
         elif parameter.dim() == 1:
             draw(parameter, 0.2)
         else:
-            draw(parameter, 1.5 / math.sqrt(parameter.shape[1]))
+            draw(parameter, 1.5 / math.sqrt(parameter.shape[-1]))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            draw(buffer, 0.2)
 
 
 @torch.no_grad()
@@ -155,7 +225,7 @@ def make_checkpoint(directory: Path, name: str, seed: int) -> None:
     model_type, changes = FAMILIES[name]
     config = transformers.AutoConfig.for_model(model_type, **{**SIZES, **changes})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    embedding_scale = 0.2 if name.startswith("gemma") else 1.0
+    embedding_scale = EMBEDDING_SCALES.get(model_type, 1.0)
     draw_weights(model, seed, tied=config.tie_word_embeddings, embedding_scale=embedding_scale)
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)

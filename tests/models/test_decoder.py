@@ -10,11 +10,13 @@ import pytest
 from tiny_gguf import write_tiny_gguf
 from tiny_models import TINY_MODELS, Chunk, Model, TinyReference, make_batch, open_gguf_model, open_tiny, read_reference
 
+from octavo.cache_spec import StateGroupSpec
 from octavo.formats.gguf import open_gguf
 from octavo.models.decoder import build_program
 from octavo.models.registry import GGUF_ARCHITECTURES, HF_ARCHITECTURES
 from octavo.program.reference import ReferenceExecutor
 from octavo.weights.oracle import reference_weights
+from octavo.weights.quantization import quantized_checkpoint
 
 MAX_LOGIT_ERROR = 1e-4
 """In standard deviations of the logits: float32 sums in another order make 1e-5, the smallest bug 0.3."""
@@ -22,7 +24,20 @@ MAX_LOGIT_ERROR = 1e-4
 NUM_BLOCKS = 12
 
 CASES = [(architecture, name) for architecture, names in TINY_MODELS.items() for name in names]
-GGUF_CASES = {"gemma3": ["gemma3_text"], "llama": ["llama3_rope", "llama_yarn"], "qwen2": ["qwen2"], "qwen3": ["qwen3"]}
+GGUF_CASES = {
+    "gemma3": ["gemma3_text"],
+    "granite": ["granite"],
+    "granitemoe": ["granitemoe"],
+    "llama": ["llama3_rope", "llama_yarn", "mixtral"],
+    "olmo2": ["olmo2"],
+    "olmoe": ["olmoe"],
+    "qwen2": ["qwen2"],
+    "qwen2moe": ["qwen2_moe"],
+    "qwen3": ["qwen3"],
+    "qwen3moe": ["qwen3_moe"],
+    "qwen35": ["qwen3_5_text", "qwen3_5_08b_ratio"],
+    "qwen35moe": ["qwen3_5_moe"],
+}
 
 
 def make_executor(model: Model) -> ReferenceExecutor:
@@ -32,8 +47,10 @@ def make_executor(model: Model) -> ReferenceExecutor:
 
 
 def make_blocks(executor: ReferenceExecutor, first: int = 1, count: int = 4) -> list[list[int]]:
-    """Return a table for each group, with blocks out of order."""
-    return [[first + (3 * i) % count for i in range(count)] for _ in executor.program.cache_groups]
+    """Return a table for each group, with blocks out of order; of recurrent states one slot."""
+    tables = [first + (3 * i) % count for i in range(count)]
+    groups = executor.program.cache_groups
+    return [tables[:1] if isinstance(group, StateGroupSpec) else list(tables) for group in groups]
 
 
 def run_chunks(executor: ReferenceExecutor, token_ids: list[int], cuts: list[int]) -> npt.NDArray[np.float32]:
@@ -78,7 +95,7 @@ def test_greedy_ids_are_those_of_transformers(architecture: str, name: str) -> N
     assert output == reference.greedy_ids
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "mistral", "qwen3_5_text"])
 @pytest.mark.parametrize("cuts", [list(range(1, 48)), [5, 21], [16, 32]], ids=["each", "odd", "blocks"])
 def test_prompt_in_chunks_gives_the_logits_of_the_whole(name: str, cuts: list[int]) -> None:
     reference = read_reference(name)
@@ -86,7 +103,7 @@ def test_prompt_in_chunks_gives_the_logits_of_the_whole(name: str, cuts: list[in
     assert logit_error(logits, reference) < MAX_LOGIT_ERROR
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_5_08b_ratio"])
 def test_requests_of_one_step_do_not_see_each_other(name: str) -> None:
     reference = read_reference(name)
     executor = make_executor(open_tiny(name))
@@ -134,7 +151,26 @@ def test_gguf_of_a_checkpoint_gives_its_logits(arch: str, name: str, tmp_path: P
     assert logit_error(logits, reference) < MAX_LOGIT_ERROR
 
 
-@pytest.mark.parametrize(("arch", "name"), [("gemma3", "gemma3_text"), ("llama", "llama_yarn"), ("qwen3", "qwen3")])
+SAME_SPEC = {
+    "gemma3": "gemma3_text",
+    "granitemoe": "granitemoe",
+    "llama": "llama_yarn",
+    "olmoe": "olmoe",
+    "qwen2moe": "qwen2_moe",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+}
+
+
+@pytest.mark.parametrize(("arch", "name"), SAME_SPEC.items())
 def test_gguf_of_a_checkpoint_gives_its_spec(arch: str, name: str, tmp_path: Path) -> None:
     model = open_gguf_model(open_gguf(write_tiny_gguf(tmp_path / "model.gguf", name, arch)))
     assert model.spec == open_tiny(name).spec
+
+
+@pytest.mark.parametrize("name", ["llama3_rope", "llama_yarn"])
+def test_floats_of_a_gguf_file_are_quantised_like_those_of_safetensors(tmp_path: Path, name: str) -> None:
+    from_gguf = open_gguf_model(open_gguf(write_tiny_gguf(tmp_path / "model.gguf", name, "llama"))).checkpoint
+    quantised = quantized_checkpoint(from_gguf, "q4").tensors
+    for tensor_name, tensor in quantized_checkpoint(open_tiny(name).checkpoint, "q4").tensors.items():
+        assert quantised[tensor_name].values().tobytes() == tensor.values().tobytes()

@@ -76,7 +76,7 @@ def test_gemma_gets_what_the_format_leaves_out(tmp_path: Path) -> None:
     spec = spec_from_gguf(make_file(tmp_path, "gemma3", num_layers=7, adapt=adapt))
     assert [layer.window for layer in spec.layers] == [512] * 5 + [None, 512]
     assert (spec.layers[0].rope, spec.layers[5].rope) == (RopeSpec(10_000.0, 16), RopeSpec(1e6, 16))
-    assert (spec.block, spec.activation, spec.qk_norm, spec.embed_scale) == ("sandwich", "gelu_tanh", True, 8.0)
+    assert (spec.block, spec.activation, spec.qk_norm, spec.embed_scale) == ("sandwich", "gelu_tanh", "head", 8.0)
     assert spec.attention_scale == 16**-0.5
 
 
@@ -107,13 +107,8 @@ def test_linear_scaling_of_an_old_file_has_no_type(tmp_path: Path) -> None:
 
 
 def test_unknown_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"model.gguf: architecture 'mamba' .* supported in GGUF: gemma3, llama"):
+    with pytest.raises(ModelLoadError, match=r"model.gguf: architecture 'mamba' .* supported in GGUF: gemma3, .*llama"):
         spec_from_gguf(make_file(tmp_path, "mamba"))
-
-
-def test_mixture_of_experts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"expert_count.*mixture-of-experts"):
-        spec_from_gguf(make_file(tmp_path, adapt=lambda writer: writer.add_expert_count(8)))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import numpy.typing as npt
+from tiny_gguf_moe import MOE_ROLES, add_moe_metadata, stack_experts
 from tiny_models import TINY_DIR, read_config
 
 from octavo.formats.safetensors import open_safetensors_dir
@@ -23,6 +24,7 @@ _ROLES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    **MOE_ROLES,
 }
 _PRE_NORMS = {"post_attention_layernorm": "ffn_norm"}
 _SANDWICH_NORMS = {
@@ -30,6 +32,20 @@ _SANDWICH_NORMS = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_QWEN35_ROLES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "linear_attn.out_proj": "ssm_out",
+}
+_QWEN35_VECTORS = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+_ARCH_ROLES = {"gemma3": _SANDWICH_NORMS, "olmo2": _SANDWICH_NORMS, "qwen35": _QWEN35_ROLES, "qwen35moe": _QWEN35_ROLES}
+_HYBRID = ("qwen35", "qwen35moe")
+_PERMUTED = ("granite", "granitemoe", "llama")
 _TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -44,21 +60,67 @@ def write_tiny_gguf(
     config = read_config(name)
     writer = gguf.GGUFWriter(path, arch)
     _add_metadata(writer, config)
-    for tensor in open_safetensors_dir(TINY_DIR / name).values():
-        values = tensor.data.view(np.float32).reshape(tensor.shape)
-        if arch == "gemma3" and tensor.name.endswith("norm.weight"):
+    tensors = open_safetensors_dir(TINY_DIR / name).values()
+    stacked = stack_experts({tensor.name: tensor.data.view(np.float32).reshape(tensor.shape) for tensor in tensors})
+    for tensor_name, stored in stacked.items():
+        values = stored
+        if _is_norm_around_zero(tensor_name, arch):
             values = values + 1
-        if arch == "llama" and "q_proj" in tensor.name:
+        if arch in _HYBRID:
+            values = _as_qwen35(tensor_name, values, config)
+        if arch in _PERMUTED and "q_proj" in tensor_name:
             values = permute(values, config["num_attention_heads"])
-        if arch == "llama" and "k_proj" in tensor.name:
+        if arch in _PERMUTED and "k_proj" in tensor_name:
             values = permute(values, config["num_key_value_heads"])
-        kind = matrix_type if values.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(_gguf_name(tensor.name, arch), gguf.quants.quantize(values, kind), raw_dtype=kind)
+        is_matrix = values.ndim >= 2 and not tensor_name.endswith("mlp.gate.weight")
+        kind = matrix_type if is_matrix else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(_gguf_name(tensor_name, arch), gguf.quants.quantize(values, kind), raw_dtype=kind)
+    if arch in _HYBRID:
+        _add_qwen35(writer, config)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _is_norm_around_zero(name: str, arch: str) -> bool:
+    """Whether the checkpoint stores w - 1, and the converter w."""
+    return arch in ("gemma3", *_HYBRID) and name.endswith("norm.weight") and "linear_attn" not in name
+
+
+def _as_qwen35(name: str, values: npt.NDArray[np.float32], config: dict) -> npt.NDArray[np.float32]:
+    """Change a tensor as the converter does: value heads in tiled order, A_log as the decay, taps as a matrix."""
+    values = values.squeeze(1) if "conv1d" in name else values
+    values = -np.exp(values) if name.endswith("A_log") else values
+    key_heads, value_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    heads = np.arange(value_heads).reshape(key_heads, -1).T.reshape(-1)
+    dims = (heads[:, None] * config["linear_value_head_dim"] + np.arange(config["linear_value_head_dim"])).reshape(-1)
+    if re.search(r"in_proj_[ab]|A_log|dt_bias", name):
+        return np.ascontiguousarray(values[heads])
+    if "in_proj_z" in name:
+        return np.ascontiguousarray(values[dims])
+    if "out_proj" in name:
+        return np.ascontiguousarray(values[:, dims])
+    if "in_proj_qkv" in name or "conv1d" in name:
+        first = 2 * key_heads * config["linear_key_head_dim"]
+        return np.concatenate([values[:first], values[first:][dims]])
+    return values
+
+
+def _add_qwen35(writer: gguf.GGUFWriter, config: dict) -> None:
+    """Add the recurrent layers' sizes, and a draft model's block, which is one more than the model's."""
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_uint32(f"{writer.arch}.full_attention_interval", 4)
+    writer.add_uint32(f"{writer.arch}.nextn_predict_layers", 1)
+    writer.add_rope_dimension_count(int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]))
+    draft = config["num_hidden_layers"]
+    for role in ("attn_norm", "nextn.enorm"):
+        writer.add_tensor(f"blk.{draft}.{role}.weight", np.ones(config["hidden_size"], dtype=np.float32))
 
 
 def permute(values: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
@@ -70,33 +132,38 @@ def permute(values: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.f
 def _gguf_name(name: str, arch: str) -> str:
     if name in _TOP:
         return _TOP[name]
+    vector = re.fullmatch(r"model\.layers\.(\d+)\.(linear_attn\.\w+)", name)
+    if vector is not None:
+        return f"blk.{vector[1]}.{_QWEN35_VECTORS[vector[2]]}"
     layer, role, kind = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name).groups()
-    roles = {**_ROLES, **(_SANDWICH_NORMS if arch == "gemma3" else _PRE_NORMS)}
+    roles = {**_ROLES, **_ARCH_ROLES.get(arch, _PRE_NORMS)}
     return f"blk.{layer}.{roles[role]}.{kind}"
 
 
 def _add_metadata(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + config["model_type"].startswith("qwen3_5"))
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    if "head_dim" in config:
+    if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if "rope_parameters" in config:
         full = config["rope_parameters"].get("full_attention", config["rope_parameters"])
         writer.add_rope_freq_base(full["rope_theta"])
-        writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
-        writer.add_rope_scaling_factor(full["factor"])
+        if full["rope_type"] != "default":
+            writer.add_rope_scaling_type(gguf.RopeScalingType(full["rope_type"]))
+            writer.add_rope_scaling_factor(full["factor"])
         if full["rope_type"] == "yarn":
             writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
     else:
         writer.add_rope_freq_base(config["rope_theta"])
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config))
+    add_moe_metadata(writer, config)
     if config["model_type"] == "gemma3_text":
         writer.add_sliding_window(config["sliding_window"])
 

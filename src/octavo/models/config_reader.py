@@ -64,6 +64,13 @@ class ConfigReader:
             self.fail(key, f"is {value!r:.200}, expected a list of strings")
         return value
 
+    def counts(self, key: str) -> list[int]:
+        """Return a list of integers that may be zero, which must exist."""
+        value = self._get(key, None)
+        if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= MAX_SIZE for item in value):
+            self.fail(key, f"is {value!r:.200}, expected a list of integers from 0 to {MAX_SIZE}")
+        return value
+
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
         """Return a list of `count` positive numbers, which must exist."""
         value = self._get(key, None)

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from octavo.cache_spec import AttentionGroupSpec, CacheDtype, CacheGroupSpec
+from octavo.models import delta_net
 from octavo.models.base import DecoderSpec, LayerSpec
 from octavo.models.decoder_weights import (
-    LayerWeights,
-    LinearWeights,
+    AttentionWeights,
+    DeltaNetWeights,
     embedding_weight,
     final_norm_weight,
     head_weight,
     layer_weights,
 )
-from octavo.models.rope import make_rope_table
+from octavo.models.feed_forward import feed_forward
+from octavo.models.rope import RopeSpec, make_rope_table
 from octavo.program.builder import ProgramBuilder
-from octavo.program.ops import CacheRef, Program, RopeTable, Value
+from octavo.program.ops import CacheRef, Program, RopeTable, Value, Weight
 
 
-def build_program(spec: DecoderSpec, *, max_model_len: int, block_size: int, cache_dtype: CacheDtype) -> Program:
-    """Write the program of one model."""
-    groups, caches = _cache_layout(spec, block_size, cache_dtype)
+def build_program(
+    spec: DecoderSpec, *, max_model_len: int, block_size: int, cache_dtype: CacheDtype, keeps_border: bool = True
+) -> Program:
+    """Write the program of one model.
+
+    Args:
+        keeps_border: whether recurrent layers keep what a snapshot needs; prefix caching wants it.
+    """
+    groups, caches = _cache_layout(spec, block_size, cache_dtype, keeps_border)
     tables = _rope_tables(spec, max_model_len)
     b = ProgramBuilder(groups, max_model_len=max_model_len)
     x = b.embedding(embedding_weight(spec), scale=spec.embed_scale)
-    for index, layer in enumerate(spec.layers):
-        x = _decoder_layer(b, x, spec, layer, layer_weights(spec, index), caches[index], tables[layer])
+    for index in range(len(spec.layers)):
+        x = _decoder_layer(b, x, spec, index, caches[index], tables)
     x = b.gather_rows(x)
     x = b.rms_norm(x, final_norm_weight(spec), eps=spec.eps)
     logits = b.linear(x, head_weight(spec))
+    if spec.logit_scale != 1.0:
+        logits = b.scale(logits, spec.logit_scale)
     if spec.final_softcap is not None:
         logits = b.softcap(logits, spec.final_softcap)
     return b.finish(logits)
@@ -37,27 +49,41 @@ def _decoder_layer(
     b: ProgramBuilder,
     x: Value,
     spec: DecoderSpec,
-    layer: LayerSpec,
-    w: LayerWeights,
+    index: int,
     cache: CacheRef,
-    table: RopeTable,
+    tables: Mapping[RopeSpec, RopeTable],
 ) -> Value:
-    """Write one layer: attention, then the feed-forward part, each added to x."""
-    h = b.rms_norm(x, w.input_layernorm, eps=spec.eps)
-    h = _attention(b, h, spec, layer, w, cache, table)
-    if w.pre_feedforward_layernorm is None:
-        x = _linear(b, h, w.o_proj, add_to=x)
-        h = b.rms_norm(x, w.post_attention_layernorm, eps=spec.eps)
+    """Write one layer: what mixes tokens, then the feed-forward part, each added to x."""
+    layer, w = spec.layers[index], layer_weights(spec, index)
+    h = _norm(b, x, w.pre_mixer_norm, spec)
+    if isinstance(w.mixer, DeltaNetWeights):
+        h = delta_net.write_mixer(b, h, spec, w.mixer, cache)
     else:
-        h = b.rms_norm(_linear(b, h, w.o_proj), w.post_attention_layernorm, eps=spec.eps)
-        x = b.add(h, x)
-        h = b.rms_norm(x, w.pre_feedforward_layernorm, eps=spec.eps)
-    h = _linear(b, h, w.gate_up_proj)
-    h = b.swiglu(h) if spec.activation == "silu" else b.geglu(h)
-    if w.post_feedforward_layernorm is None:
-        return _linear(b, h, w.down_proj, add_to=x)
-    h = b.rms_norm(_linear(b, h, w.down_proj), w.post_feedforward_layernorm, eps=spec.eps)
-    return b.add(h, x)
+        h = _attention(b, h, spec, layer, w.mixer, cache, tables[layer.rope])
+    mixed, o_proj = h, w.mixer.o_proj
+    x = _add_to(
+        b, x, spec, w.post_mixer_norm, lambda add_to: b.linear(mixed, o_proj.weight, bias=o_proj.bias, add_to=add_to)
+    )
+    h = _norm(b, x, w.pre_ffn_norm, spec)
+    return _add_to(
+        b, x, spec, w.post_ffn_norm, lambda add_to: feed_forward(b, h, spec, layer.ffn, f"layers.{index}.mlp", add_to)
+    )
+
+
+def _norm(b: ProgramBuilder, x: Value, weight: Weight | None, spec: DecoderSpec) -> Value:
+    return x if weight is None else b.rms_norm(x, weight, eps=spec.eps)
+
+
+def _add_to(
+    b: ProgramBuilder, x: Value, spec: DecoderSpec, norm: Weight | None, write: Callable[[Value | None], Value]
+) -> Value:
+    """Add a sub-layer's result to x: in its last op, unless it is normed or scaled before."""
+    if norm is None and spec.residual_scale == 1.0:
+        return write(x)
+    y = _norm(b, write(None), norm, spec)
+    if spec.residual_scale != 1.0:
+        y = b.scale(y, spec.residual_scale)
+    return b.add(y, x)
 
 
 def _attention(
@@ -65,49 +91,55 @@ def _attention(
     h: Value,
     spec: DecoderSpec,
     layer: LayerSpec,
-    w: LayerWeights,
+    w: AttentionWeights,
     cache: CacheRef,
     table: RopeTable,
 ) -> Value:
     """Write attention up to its output projection: [T, H * D]."""
-    sizes = [num_heads * spec.head_dim for num_heads in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)]
-    q, k, v = b.linear_split(h, w.qkv_proj.weight, sizes, bias=w.qkv_proj.bias)
+    q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    gate_sizes = [q_size] if spec.attention_gate else []
+    sizes = [q_size, *gate_sizes, kv_size, kv_size]
+    q, *gates, k, v = b.linear_split(h, w.qkv_proj.weight, sizes, bias=w.qkv_proj.bias)
     if w.q_norm is not None and w.k_norm is not None:
         q = b.rms_norm(q, w.q_norm, eps=spec.eps)
         k = b.rms_norm(k, w.k_norm, eps=spec.eps)
     q, k = b.rope(q, k, table, head_dim=spec.head_dim)
     b.kv_write(k, v, cache)
-    return b.paged_attention(q, cache, scale=spec.attention_scale, window=layer.window, softcap=spec.attention_softcap)
-
-
-def _linear(b: ProgramBuilder, x: Value, w: LinearWeights, *, add_to: Value | None = None) -> Value:
-    return b.linear(x, w.weight, bias=w.bias, add_to=add_to)
+    out = b.paged_attention(q, cache, scale=spec.attention_scale, window=layer.window, softcap=spec.attention_softcap)
+    return b.mul_by_gate(out, gates[0], "sigmoid") if gates else out
 
 
 def _cache_layout(
-    spec: DecoderSpec, block_size: int, cache_dtype: CacheDtype
+    spec: DecoderSpec, block_size: int, cache_dtype: CacheDtype, keeps_border: bool
 ) -> tuple[list[CacheGroupSpec], list[CacheRef]]:
-    """Return the cache groups, one for each window in order of appearance, and each layer's place."""
-    windows = [layer.window for layer in spec.layers]
-    group_of = {window: group for group, window in enumerate(dict.fromkeys(windows))}
-    refs = [CacheRef(group_of[window], windows[:index].count(window)) for index, window in enumerate(windows)]
-    groups: list[CacheGroupSpec] = [
-        AttentionGroupSpec(
-            kind="full" if window is None else "sliding",
-            num_layers=windows.count(window),
-            num_kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            dtype=cache_dtype,
-            block_size=block_size,
-            window=window,
+    """Return the cache groups, and each layer's place.
+
+    One group for each window in order of appearance, and the last for all recurrent layers.
+    """
+    kinds = [(layer.mixer, layer.window) for layer in spec.layers]
+    order = sorted(dict.fromkeys(kinds), key=lambda kind: kind[0] == "delta_net")
+    refs = [CacheRef(order.index(kind), kinds[:index].count(kind)) for index, kind in enumerate(kinds)]
+    groups: list[CacheGroupSpec] = []
+    for mixer, window in order:
+        num_layers = kinds.count((mixer, window))
+        if mixer == "delta_net":
+            groups.append(delta_net.state_group(spec, num_layers, block_size, keeps_border=keeps_border))
+            continue
+        groups.append(
+            AttentionGroupSpec(
+                kind="full" if window is None else "sliding",
+                num_layers=num_layers,
+                num_kv_heads=spec.num_kv_heads,
+                head_dim=spec.head_dim,
+                dtype=cache_dtype,
+                block_size=block_size,
+                window=window,
+            )
         )
-        for window in group_of
-    ]
     return groups, refs
 
 
-def _rope_tables(spec: DecoderSpec, max_model_len: int) -> dict[LayerSpec, RopeTable]:
-    """Return the table of each kind of layer; kinds with the same rotation share one."""
-    ropes = list(dict.fromkeys(layer.rope for layer in spec.layers))
-    tables = {rope: make_rope_table(f"rope.{i}", rope, max_model_len) for i, rope in enumerate(ropes)}
-    return {layer: tables[layer.rope] for layer in spec.layers}
+def _rope_tables(spec: DecoderSpec, max_model_len: int) -> dict[RopeSpec, RopeTable]:
+    """Return the table of each rotation that attention layers have."""
+    ropes = dict.fromkeys(layer.rope for layer in spec.layers if layer.mixer == "attention")
+    return {rope: make_rope_table(f"rope.{i}", rope, max_model_len) for i, rope in enumerate(ropes)}

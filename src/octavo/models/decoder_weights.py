@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from octavo.models.base import DecoderSpec
+from octavo.models.base import Block, DecoderSpec, DeltaNetSpec
 from octavo.program.ops import Weight, WeightPart
 
 
@@ -21,84 +22,159 @@ class LinearWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """The weights of one layer. A norm that the family does not have is None."""
+class AttentionWeights:
+    """Norms of q and k that the family does not have are None."""
 
-    input_layernorm: Weight
     qkv_proj: LinearWeights
+    """q, its gates if the family has them, k, v."""
     q_norm: Weight | None
     k_norm: Weight | None
     o_proj: LinearWeights
-    post_attention_layernorm: Weight
-    pre_feedforward_layernorm: Weight | None
-    gate_up_proj: LinearWeights
-    down_proj: LinearWeights
-    post_feedforward_layernorm: Weight | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetWeights:
+    """Of a Gated DeltaNet layer."""
+
+    in_proj: LinearWeights
+    """q, k, v, then z (the output's gate), b and a (the state's)."""
+    conv: Weight
+    """[conv_width, conv_channels], flat."""
+    decay: Weight
+    """-exp(A_log)."""
+    dt_bias: Weight
+    norm: Weight
+    o_proj: LinearWeights
+
+
+MixerWeights: TypeAlias = "AttentionWeights | DeltaNetWeights"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The weights of one layer but those of its feed-forward part. A norm that the family does not have is None."""
+
+    mixer: MixerWeights
+    pre_mixer_norm: Weight | None
+    post_mixer_norm: Weight | None
+    pre_ffn_norm: Weight | None
+    post_ffn_norm: Weight | None
+
+
+_NORM_NAMES: Mapping[Block, Mapping[str, str]] = {
+    "pre": {"pre_mixer": "input_layernorm", "pre_ffn": "post_attention_layernorm"},
+    "post": {"post_mixer": "post_attention_layernorm", "post_ffn": "post_feedforward_layernorm"},
+    "sandwich": {
+        "pre_mixer": "input_layernorm",
+        "post_mixer": "post_attention_layernorm",
+        "pre_ffn": "pre_feedforward_layernorm",
+        "post_ffn": "post_feedforward_layernorm",
+    },
+}
+"""One name stands for different norms."""
 
 
 def embedding_weight(spec: DecoderSpec) -> Weight:
     """Return the token embedding [V, E]."""
-    return _matrix("embed_tokens.weight", "vocab", {"embed_tokens.weight": spec.vocab_size}, "hidden", spec.hidden_size)
+    return matrix("embed_tokens.weight", "vocab", spec.vocab_size, "hidden", spec.hidden_size)
 
 
 def head_weight(spec: DecoderSpec) -> Weight:
     """Return the matrix [V, E] that makes logits: the embedding itself if they are tied."""
     if spec.tied_embeddings:
         return embedding_weight(spec)
-    return _matrix("lm_head.weight", "vocab", {"lm_head.weight": spec.vocab_size}, "hidden", spec.hidden_size)
+    return matrix("lm_head.weight", "vocab", spec.vocab_size, "hidden", spec.hidden_size)
 
 
 def final_norm_weight(spec: DecoderSpec) -> Weight:
     """Return the norm before the head."""
-    return _vector("norm.weight", "hidden", {"norm.weight": spec.hidden_size})
+    return vector("norm.weight", "hidden", spec.hidden_size)
 
 
 def layer_weights(spec: DecoderSpec, index: int) -> LayerWeights:
-    """Return the weights of layer `index`."""
-    attn, mlp = f"layers.{index}.self_attn", f"layers.{index}.mlp"
-    hidden, ffn = spec.hidden_size, spec.ffn_size
-    q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    """Return the weights of layer `index`, its feed-forward part excepted."""
 
-    def norm(name: str) -> Weight:
-        return _vector(f"layers.{index}.{name}.weight", "hidden", {f"layers.{index}.{name}.weight": hidden})
+    def norm(role: str) -> Weight | None:
+        name = _NORM_NAMES[spec.block].get(role)
+        return None if name is None else vector(f"layers.{index}.{name}.weight", "hidden", spec.hidden_size)
 
-    def head_norm(name: str) -> Weight:
-        return _vector(f"{attn}.{name}.weight", "head_dim", {f"{attn}.{name}.weight": spec.head_dim})
-
-    qkv = {f"{attn}.q_proj": q_size, f"{attn}.k_proj": kv_size, f"{attn}.v_proj": kv_size}
-    gate_up = {f"{mlp}.gate_proj": ffn, f"{mlp}.up_proj": ffn}
-    is_sandwich = spec.block == "sandwich"
     return LayerWeights(
-        input_layernorm=norm("input_layernorm"),
-        qkv_proj=_linear(f"{attn}.qkv_proj", "qkv", qkv, "hidden", hidden, spec.qkv_bias),
-        q_norm=head_norm("q_norm") if spec.qk_norm else None,
-        k_norm=head_norm("k_norm") if spec.qk_norm else None,
-        o_proj=_linear(f"{attn}.o_proj", "hidden", {f"{attn}.o_proj": hidden}, "heads", q_size, spec.o_bias),
-        post_attention_layernorm=norm("post_attention_layernorm"),
-        pre_feedforward_layernorm=norm("pre_feedforward_layernorm") if is_sandwich else None,
-        gate_up_proj=_linear(f"{mlp}.gate_up_proj", "gate_up", gate_up, "hidden", hidden, spec.mlp_bias),
-        down_proj=_linear(f"{mlp}.down_proj", "hidden", {f"{mlp}.down_proj": hidden}, "ffn", ffn, spec.mlp_bias),
-        post_feedforward_layernorm=norm("post_feedforward_layernorm") if is_sandwich else None,
+        mixer=_mixer_weights(spec, index),
+        pre_mixer_norm=norm("pre_mixer"),
+        post_mixer_norm=norm("post_mixer"),
+        pre_ffn_norm=norm("pre_ffn"),
+        post_ffn_norm=norm("post_ffn"),
     )
 
 
-def _linear(
+def _mixer_weights(spec: DecoderSpec, index: int) -> MixerWeights:
+    if spec.layers[index].mixer == "attention":
+        return _attention_weights(spec, f"layers.{index}.self_attn")
+    assert spec.delta_net is not None, "a spec with delta_net layers has their sizes"
+    return _delta_net_weights(spec.delta_net, spec.hidden_size, f"layers.{index}.linear_attn")
+
+
+def _attention_weights(spec: DecoderSpec, attn: str) -> AttentionWeights:
+    hidden = spec.hidden_size
+    q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    q_rows = 2 * q_size if spec.attention_gate else q_size
+    qkv = {f"{attn}.q_proj": q_rows, f"{attn}.k_proj": kv_size, f"{attn}.v_proj": kv_size}
+    return AttentionWeights(
+        qkv_proj=linear(f"{attn}.qkv_proj", "qkv", qkv, "hidden", hidden, spec.qkv_bias),
+        q_norm=_qk_norm(spec, f"{attn}.q_norm.weight", q_size),
+        k_norm=_qk_norm(spec, f"{attn}.k_norm.weight", kv_size),
+        o_proj=linear(f"{attn}.o_proj", "hidden", {f"{attn}.o_proj": hidden}, "heads", q_size, spec.o_bias),
+    )
+
+
+def _qk_norm(spec: DecoderSpec, name: str, size: int) -> Weight | None:
+    match spec.qk_norm:
+        case "head":
+            return vector(name, "head_dim", spec.head_dim)
+        case "full":
+            return vector(name, "heads", size)
+        case None:
+            return None
+
+
+def _delta_net_weights(delta_net: DeltaNetSpec, hidden: int, attn: str) -> DeltaNetWeights:
+    heads = delta_net.num_value_heads
+    value_size = heads * delta_net.value_dim
+    parts = {"qkv": delta_net.conv_channels, "z": value_size, "b": heads, "a": heads}
+    if delta_net.fused_inputs:
+        parts = {"qkvz": delta_net.conv_channels + value_size, "ba": 2 * heads}
+    in_proj = {f"{attn}.in_proj_{part}": num_rows for part, num_rows in parts.items()}
+    return DeltaNetWeights(
+        in_proj=linear(f"{attn}.in_proj", "qkvzba", in_proj, "hidden", hidden, has_bias=False),
+        conv=vector(f"{attn}.conv1d.weight", "taps", delta_net.conv_width * delta_net.conv_channels),
+        decay=vector(f"{attn}.decay", "heads", heads),
+        dt_bias=vector(f"{attn}.dt_bias", "heads", heads),
+        norm=vector(f"{attn}.norm.weight", "head_dim", delta_net.value_dim),
+        o_proj=linear(f"{attn}.out_proj", "hidden", {f"{attn}.out_proj": hidden}, "heads", value_size, has_bias=False),
+    )
+
+
+def linear(
     name: str, row_axis: str, parts: Mapping[str, int], column_axis: str, num_columns: int, has_bias: bool
 ) -> LinearWeights:
+    """Return a matrix whose rows are those of `parts`, with a bias of as many parts if the family has one."""
     weights = {f"{part}.weight": num_rows for part, num_rows in parts.items()}
     biases = {f"{part}.bias": num_rows for part, num_rows in parts.items()}
+    num_rows = sum(parts.values())
+    bias = Weight(f"{name}.bias", (num_rows,), (row_axis,), _parts(biases)) if has_bias else None
     return LinearWeights(
-        _matrix(f"{name}.weight", row_axis, weights, column_axis, num_columns),
-        _vector(f"{name}.bias", row_axis, biases) if has_bias else None,
+        Weight(f"{name}.weight", (num_rows, num_columns), (row_axis, column_axis), _parts(weights)), bias
     )
 
 
-def _matrix(name: str, row_axis: str, parts: Mapping[str, int], column_axis: str, num_columns: int) -> Weight:
-    return Weight(name, (sum(parts.values()), num_columns), (row_axis, column_axis), _parts(parts))
+def matrix(name: str, row_axis: str, num_rows: int, column_axis: str, num_columns: int) -> Weight:
+    """Return a matrix that is one tensor."""
+    return Weight(name, (num_rows, num_columns), (row_axis, column_axis), (WeightPart(name, num_rows),))
 
 
-def _vector(name: str, axis: str, parts: Mapping[str, int]) -> Weight:
-    return Weight(name, (sum(parts.values()),), (axis,), _parts(parts))
+def vector(name: str, axis: str, size: int) -> Weight:
+    """Return a vector that is one tensor."""
+    return Weight(name, (size,), (axis,), (WeightPart(name, size),))
 
 
 def _parts(parts: Mapping[str, int]) -> tuple[WeightPart, ...]:

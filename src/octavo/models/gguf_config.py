@@ -28,28 +28,38 @@ from octavo.models.rope import (
 _GEMMA3_27B_LAYERS = 62
 
 
-def llama_spec(file: GgufFile) -> DecoderSpec:
-    """Llama, SmolLM2, Mistral."""
-    metadata = _Metadata(file)
-    if metadata.size("expert_count", 0):
-        metadata.fail("expert_count", "is not zero: mixture-of-experts models are not supported yet")
-    return _decoder_spec(metadata)
-
-
 def qwen2_spec(file: GgufFile) -> DecoderSpec:
     """Qwen 2 and 2.5."""
-    return _decoder_spec(_Metadata(file))
+    return decoder_spec(Metadata(file))
 
 
 def qwen3_spec(file: GgufFile) -> DecoderSpec:
     """Qwen 3."""
-    return replace(_decoder_spec(_Metadata(file)), qk_norm=True)
+    return replace(decoder_spec(Metadata(file)), qk_norm="head")
+
+
+def granite_spec(file: GgufFile) -> DecoderSpec:
+    """Granite 3."""
+    metadata = Metadata(file)
+    spec = decoder_spec(metadata)
+    return replace(
+        spec,
+        embed_scale=metadata.number("embedding_scale", 1.0),
+        attention_scale=metadata.number("attention.scale", spec.attention_scale),
+        residual_scale=metadata.number("residual_scale", 1.0),
+        logit_scale=1.0 / metadata.number("logit_scale", 1.0),
+    )
+
+
+def olmo2_spec(file: GgufFile) -> DecoderSpec:
+    """OLMo 2."""
+    return replace(decoder_spec(Metadata(file)), block="post", qk_norm="full")
 
 
 def gemma3_spec(file: GgufFile) -> DecoderSpec:
     """Gemma 3. The metadata lacks the pattern of windows, the local rope base, the activation and the norms' places."""
-    metadata = _Metadata(file)
-    spec = _decoder_spec(metadata)
+    metadata = Metadata(file)
+    spec = decoder_spec(metadata)
     window = metadata.size("attention.sliding_window")
     pattern = metadata.size("attention.sliding_window_pattern", 6)
     full = spec.layers[0]
@@ -61,23 +71,23 @@ def gemma3_spec(file: GgufFile) -> DecoderSpec:
         layers=tuple(full if (i + 1) % pattern == 0 else sliding for i in range(num_layers)),
         activation="gelu_tanh",
         block="sandwich",
-        qk_norm=True,
+        qk_norm="head",
         embed_scale=spec.hidden_size**0.5,
         attention_scale=(spec.hidden_size / spec.num_heads if is_27b else spec.head_dim) ** -0.5,
         final_softcap=metadata.optional_number("final_logit_softcapping"),
     )
 
 
-class _Metadata:
+class Metadata:
     """Checked access to the keys of the file's architecture."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
-        self._prefix = file.require("general.architecture", str)
+        self.prefix = file.require("general.architecture", str)
 
     def size(self, key: str, default: int | None = None) -> int:
         """Return an integer up to MAX_SIZE: positive, or the default if the key is absent."""
-        name = f"{self._prefix}.{key}"
+        name = f"{self.prefix}.{key}"
         value = self.file.require(name, int) if default is None else self.file.optional(name, int)
         if value is None:
             return default or 0
@@ -90,11 +100,11 @@ class _Metadata:
         value = self.optional_number(key)
         if value is not None:
             return value
-        return self.file.require(f"{self._prefix}.{key}", float) if default is None else default
+        return self.file.require(f"{self.prefix}.{key}", float) if default is None else default
 
     def optional_number(self, key: str) -> float | None:
         """Return a positive, finite number if the key exists."""
-        value = self.file.optional(f"{self._prefix}.{key}", float)
+        value = self.file.optional(f"{self.prefix}.{key}", float)
         if value is None:
             return None
         if not (value > 0 and np.isfinite(value)):
@@ -103,14 +113,14 @@ class _Metadata:
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""
-        return self.file.optional(f"{self._prefix}.{key}", str) or default
+        return self.file.optional(f"{self.prefix}.{key}", str) or default
 
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raise the error that every bad value ends in."""
-        raise ModelLoadError(f"{self.file.path}: metadata key {self._prefix}.{key!r} {problem}")
+        raise ModelLoadError(f"{self.file.path}: metadata key {self.prefix}.{key!r} {problem}")
 
 
-def _decoder_spec(metadata: _Metadata) -> DecoderSpec:
+def decoder_spec(metadata: Metadata) -> DecoderSpec:
     """Read what all architectures share: every layer full, norms before the sub-layers."""
     file = metadata.file
     hidden_size = metadata.size("embedding_length")
@@ -148,7 +158,7 @@ def _decoder_spec(metadata: _Metadata) -> DecoderSpec:
     )
 
 
-def _rope(metadata: _Metadata, head_dim: int) -> RopeSpec:
+def _rope(metadata: Metadata, head_dim: int) -> RopeSpec:
     rotary_dim = metadata.size("rope.dimension_count", head_dim)
     if rotary_dim % 2 or rotary_dim > head_dim:
         metadata.fail("rope.dimension_count", f"is {rotary_dim}, expected an even number up to {head_dim}")
@@ -158,7 +168,7 @@ def _rope(metadata: _Metadata, head_dim: int) -> RopeSpec:
     return RopeSpec(theta, rotary_dim, _rope_scaling(metadata, rotary_dim))
 
 
-def _rope_scaling(metadata: _Metadata, rotary_dim: int) -> RopeScaling | None:
+def _rope_scaling(metadata: Metadata, rotary_dim: int) -> RopeScaling | None:
     divisors = metadata.file.tensors.get("rope_freqs.weight")
     if divisors is not None:
         values = dequantize(divisors)

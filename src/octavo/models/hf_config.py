@@ -18,6 +18,7 @@ from octavo.program.ops import Gate
 
 SLIDING = "sliding_attention"
 FULL = "full_attention"
+LINEAR = "linear_attention"
 
 _GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -44,38 +45,54 @@ _GEMMA3_DEFAULTS: dict[str, object] = {
 def llama_spec(config: ConfigReader) -> DecoderSpec:
     """Llama 2 and 3, SmolLM2 and the many that share the name."""
     bias = config.flag("attention_bias", False)
-    spec = _decoder_spec(config, [FULL] * _num_layers(config))
+    spec = decoder_spec(config, [FULL] * read_num_layers(config))
     return replace(spec, qkv_bias=bias, o_bias=bias, mlp_bias=config.flag("mlp_bias", False))
 
 
 def mistral_spec(config: ConfigReader) -> DecoderSpec:
     """Mistral 7B and Nemo: Llama, in the first version with a window on every layer."""
     kind = SLIDING if config.has("sliding_window") else FULL
-    return _decoder_spec(config, [kind] * _num_layers(config))
+    return decoder_spec(config, [kind] * read_num_layers(config))
 
 
 def qwen2_spec(config: ConfigReader) -> DecoderSpec:
     """Qwen 2 and 2.5: Llama with biases on q, k and v."""
-    return replace(_decoder_spec(config, _qwen_layer_types(config)), qkv_bias=True)
+    return replace(decoder_spec(config, _qwen_layer_types(config)), qkv_bias=True)
 
 
 def qwen3_spec(config: ConfigReader) -> DecoderSpec:
     """Qwen 3: Llama with a norm on each head of q and k."""
     bias = config.flag("attention_bias", False)
-    spec = _decoder_spec(config, _qwen_layer_types(config))
-    return replace(spec, qk_norm=True, qkv_bias=bias, o_bias=bias)
+    spec = decoder_spec(config, _qwen_layer_types(config))
+    return replace(spec, qk_norm="head", qkv_bias=bias, o_bias=bias)
+
+
+def granite_spec(config: ConfigReader) -> DecoderSpec:
+    """Granite 3: Llama with four multipliers."""
+    return replace(
+        llama_spec(config),
+        embed_scale=config.number("embedding_multiplier", 1.0),
+        attention_scale=config.number("attention_multiplier", 1.0),
+        residual_scale=config.number("residual_multiplier", 1.0),
+        logit_scale=1.0 / config.number("logits_scaling", 1.0),
+    )
+
+
+def olmo2_spec(config: ConfigReader) -> DecoderSpec:
+    """OLMo 2: Llama with norms after the sub-layers instead of before, and over all of q and all of k."""
+    return replace(llama_spec(config), block="post", qk_norm="full")
 
 
 def gemma3_spec(config: ConfigReader) -> DecoderSpec:
     """Gemma 3: norms around each sub-layer, a window on five of six layers, each kind with its own rope."""
     config = config.over(_GEMMA3_DEFAULTS)
     pattern = config.size("sliding_window_pattern", config.size("_sliding_window_pattern"))
-    by_pattern = [FULL if (i + 1) % pattern == 0 else SLIDING for i in range(_num_layers(config))]
-    spec = _decoder_spec(config, _layer_types(config, by_pattern), _gemma3_rope)
+    by_pattern = [FULL if (i + 1) % pattern == 0 else SLIDING for i in range(read_num_layers(config))]
+    spec = decoder_spec(config, read_layer_types(config, by_pattern), _gemma3_rope)
     return replace(
         spec,
         block="sandwich",
-        qk_norm=True,
+        qk_norm="head",
         embed_scale=spec.hidden_size**0.5,
         attention_scale=config.number("query_pre_attn_scalar") ** -0.5,
         attention_softcap=_optional_number(config, "attn_logit_softcapping"),
@@ -83,12 +100,12 @@ def gemma3_spec(config: ConfigReader) -> DecoderSpec:
     )
 
 
-def _decoder_spec(
+def decoder_spec(
     config: ConfigReader,
     layer_types: list[str],
     rope_of: Callable[[ConfigReader, str, int], RopeSpec] = read_rope,
 ) -> DecoderSpec:
-    """Read what all families share. `layer_types` says which layers have the window."""
+    """Read what all families share. `layer_types` says which layers have the window, and which are recurrent."""
     hidden_size = config.size("hidden_size")
     num_heads = config.size("num_attention_heads")
     num_kv_heads = config.size("num_key_value_heads", num_heads)
@@ -101,6 +118,9 @@ def _decoder_spec(
         config.fail("head_dim", f"is {head_dim}, supported: {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
     layer_of = {}
     for kind in sorted(set(layer_types)):
+        if kind == LINEAR:
+            layer_of[kind] = LayerSpec(None, rope_of(config, FULL, head_dim), mixer="delta_net")
+            continue
         window = config.size("sliding_window") if kind == SLIDING else None
         layer_of[kind] = LayerSpec(window, rope_of(config, kind, head_dim))
     return DecoderSpec(
@@ -119,32 +139,36 @@ def _decoder_spec(
     )
 
 
-def _num_layers(config: ConfigReader) -> int:
+def read_num_layers(config: ConfigReader) -> int:
+    """Return the number of layers."""
     num_layers = config.size("num_hidden_layers")
     if num_layers > 1024:
         config.fail("num_hidden_layers", f"is {num_layers}, at most 1024 are supported")
     return num_layers
 
 
-def _layer_types(config: ConfigReader, default: list[str]) -> list[str]:
+def read_layer_types(
+    config: ConfigReader, default: list[str], supported: tuple[str, ...] = (SLIDING, FULL)
+) -> list[str]:
+    """Return the type of each layer: the file's list, or what the family does without one."""
     if not config.has("layer_types"):
         return default
     layer_types = config.strings("layer_types")
     if len(layer_types) != len(default):
         config.fail("layer_types", f"has {len(layer_types)} entries for {len(default)} layers")
     for kind in layer_types:
-        if kind not in (SLIDING, FULL):
-            config.fail("layer_types", f"has {kind!r}, supported: {SLIDING}, {FULL}")
+        if kind not in supported:
+            config.fail("layer_types", f"has {kind!r}, supported: {', '.join(supported)}")
     return layer_types
 
 
 def _qwen_layer_types(config: ConfigReader) -> list[str]:
     """Return the layer types; the window is in the file but off unless `use_sliding_window`."""
-    num_layers = _num_layers(config)
+    num_layers = read_num_layers(config)
     if not config.flag("use_sliding_window", False) or not config.has("sliding_window"):
         return [FULL] * num_layers
     first = config.count("max_window_layers", 28)
-    return _layer_types(config, [SLIDING if i >= first else FULL for i in range(num_layers)])
+    return read_layer_types(config, [SLIDING if i >= first else FULL for i in range(num_layers)])
 
 
 def _gemma3_rope(config: ConfigReader, kind: str, head_dim: int) -> RopeSpec:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_types import supported_names
-from octavo.models import gguf_config, hf_config
+from octavo.models import gguf_config, gguf_moe, glm4_moe, hf_config, hf_moe, qwen3_5, qwen3_next
 from octavo.models.base import DecoderSpec
 from octavo.models.config_reader import ConfigReader
+from octavo.models.experts import split_experts
+from octavo.weights.checkpoint import Checkpoint
+
+Adapt: TypeAlias = Callable[[Checkpoint, DecoderSpec], Checkpoint]
+
+
+def keep(checkpoint: Checkpoint, _spec: DecoderSpec) -> Checkpoint:
+    """Most families store their tensors as the program wants them."""
+    return checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,8 @@ class HfArchitecture:
     read_spec: Callable[[ConfigReader], DecoderSpec]
     norm_offset: float = 0.0
     """What a stored norm weight w stands for is w + this."""
+    adapt: Adapt = keep
+    """Brings the renamed tensors into the form that the program wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +41,47 @@ class GgufArchitecture:
     read_spec: Callable[[GgufFile], DecoderSpec]
     permuted_qk: bool = False
     """Whether rows of q and k are stored for the interleaved rotation."""
+    adapt: Adapt = keep
+    """Brings the renamed tensors into the form that the program wants."""
 
 
 HF_ARCHITECTURES: dict[str, HfArchitecture] = {
     "Gemma3ForCausalLM": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
     "Gemma3ForConditionalGeneration": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
+    "Glm4MoeForCausalLM": HfArchitecture(glm4_moe.hf_spec, adapt=glm4_moe.adapt_hf),
+    "GraniteForCausalLM": HfArchitecture(hf_config.granite_spec),
+    "GraniteMoeForCausalLM": HfArchitecture(hf_moe.granite_moe_spec, adapt=split_experts),
     "LlamaForCausalLM": HfArchitecture(hf_config.llama_spec),
     "MistralForCausalLM": HfArchitecture(hf_config.mistral_spec),
+    "MixtralForCausalLM": HfArchitecture(hf_moe.mixtral_spec, adapt=split_experts),
+    "Olmo2ForCausalLM": HfArchitecture(hf_config.olmo2_spec),
+    "OlmoeForCausalLM": HfArchitecture(hf_moe.olmoe_spec, adapt=split_experts),
     "Qwen2ForCausalLM": HfArchitecture(hf_config.qwen2_spec),
+    "Qwen2MoeForCausalLM": HfArchitecture(hf_moe.qwen2_moe_spec, adapt=split_experts),
     "Qwen3ForCausalLM": HfArchitecture(hf_config.qwen3_spec),
+    "Qwen3MoeForCausalLM": HfArchitecture(hf_moe.qwen3_moe_spec, adapt=split_experts),
+    "Qwen3NextForCausalLM": HfArchitecture(qwen3_next.next_spec, norm_offset=1.0, adapt=qwen3_next.adapt_next),
+    "Qwen3_5ForCausalLM": HfArchitecture(qwen3_5.hf_spec, norm_offset=1.0, adapt=qwen3_5.adapt_hf),
+    "Qwen3_5ForConditionalGeneration": HfArchitecture(qwen3_5.hf_spec, norm_offset=1.0, adapt=qwen3_5.adapt_hf),
+    "Qwen3_5MoeForCausalLM": HfArchitecture(qwen3_next.moe_spec, norm_offset=1.0, adapt=qwen3_next.adapt_moe),
+    "Qwen3_5MoeForConditionalGeneration": HfArchitecture(
+        qwen3_next.moe_spec, norm_offset=1.0, adapt=qwen3_next.adapt_moe
+    ),
 }
 
 GGUF_ARCHITECTURES: dict[str, GgufArchitecture] = {
     "gemma3": GgufArchitecture(gguf_config.gemma3_spec),
-    "llama": GgufArchitecture(gguf_config.llama_spec, permuted_qk=True),
+    "granite": GgufArchitecture(gguf_config.granite_spec, permuted_qk=True),
+    "granitemoe": GgufArchitecture(gguf_moe.granite_moe_spec, permuted_qk=True, adapt=split_experts),
+    "llama": GgufArchitecture(gguf_moe.llama_spec, permuted_qk=True, adapt=split_experts),
+    "olmo2": GgufArchitecture(gguf_config.olmo2_spec),
+    "olmoe": GgufArchitecture(gguf_moe.olmoe_spec, adapt=split_experts),
     "qwen2": GgufArchitecture(gguf_config.qwen2_spec),
+    "qwen2moe": GgufArchitecture(gguf_moe.qwen2_moe_spec, adapt=split_experts),
     "qwen3": GgufArchitecture(gguf_config.qwen3_spec),
+    "qwen3moe": GgufArchitecture(gguf_moe.qwen3_moe_spec, adapt=split_experts),
+    "qwen35": GgufArchitecture(qwen3_5.gguf_spec, adapt=qwen3_5.adapt_gguf),
+    "qwen35moe": GgufArchitecture(qwen3_next.moe_gguf_spec, adapt=qwen3_next.adapt_moe_gguf),
 }
 
 
@@ -94,5 +131,5 @@ def _refuse_quantized(config: ConfigReader) -> None:
             config.fail(
                 key,
                 f"says that the weights are quantised with {method}, which is not supported; supported:"
-                f" safetensors in F32, F16 or BF16, and GGUF in {supported_names()}",
+                f" safetensors in F32, F16 or BF16 (which quantization='q4' rounds), and GGUF in {supported_names()}",
             )
