@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from cache_integrity import check_engine
 from fake_executor import FakeExecutor, next_token
 
-from octavo.cache_spec import AttentionGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.config import SchedulerConfig
 from octavo.core.engine_core import EngineCore
 from octavo.core.executor import CacheCapacity
@@ -22,12 +23,16 @@ from octavo.sampling_params import SamplingParams
 EOS = 7
 FULL = None
 """A window that sees everything."""
+STATE: Literal["state"] = "state"
+"""No window at all: a group of recurrent states."""
+Window: TypeAlias = "int | Literal['state'] | None"
 
 
 class EventLog:
     """A sink that keeps everything."""
 
     enabled = True
+    wants_steps = True
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -39,16 +44,18 @@ class EventLog:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def make_specs(windows: Sequence[int | None] = (FULL,), block_size: int = 4) -> list[AttentionGroupSpec]:
+def make_specs(windows: Sequence[Window] = (FULL,), block_size: int = 4) -> list[CacheGroupSpec]:
     """Groups whose blocks differ in size: group g has g + 1 layers."""
     return [
-        AttentionGroupSpec("full" if window is None else "sliding", group + 1, 1, 1, "float32", block_size, window)
+        StateGroupSpec(group + 1, 1, 1, 2, 2, 4, 6, block_size)
+        if window == STATE
+        else AttentionGroupSpec("full" if window is None else "sliding", group + 1, 1, 1, "float32", block_size, window)
         for group, window in enumerate(windows)
     ]
 
 
 def make_capacity(
-    specs: Sequence[AttentionGroupSpec], num_blocks: int | Sequence[int], share: float = 1.0
+    specs: Sequence[CacheGroupSpec], num_blocks: int | Sequence[int], share: float = 1.0
 ) -> CacheCapacity:
     """That many blocks per group, of which the ledger allows a share of the bytes."""
     counts = tuple(num_blocks) if isinstance(num_blocks, Sequence) else (num_blocks,) * len(specs)
@@ -72,7 +79,7 @@ def make_config(**changes: Any) -> SchedulerConfig:
 
 def make_manager(
     num_blocks: int | Sequence[int] = 16,
-    windows: Sequence[int | None] = (FULL,),
+    windows: Sequence[Window] = (FULL,),
     block_size: int = 4,
     share: float = 1.0,
     enable_prefix_caching: bool = True,
@@ -99,6 +106,7 @@ def make_request(
     priority: int = 0,
     cache_salt: str | None = None,
     make_stop_checker: Any = None,
+    is_streamed: bool = True,
     eos: int = EOS,
     **params: Any,
 ) -> Request:
@@ -114,6 +122,7 @@ def make_request(
         priority=priority,
         cache_salt=cache_salt,
         make_stop_checker=make_stop_checker,
+        is_streamed=is_streamed,
     )
 
 
@@ -141,9 +150,10 @@ class Engine:
         self,
         *,
         num_blocks: int | Sequence[int] = 16,
-        windows: Sequence[int | None] = (FULL,),
+        windows: Sequence[Window] = (FULL,),
         block_size: int = 4,
         share: float = 1.0,
+        snapshot_interval: int = 32,
         **config: Any,
     ) -> None:
         specs = make_specs(windows, block_size)
@@ -156,9 +166,10 @@ class Engine:
             enable_prefix_caching=self.config.enable_prefix_caching,
             give_back=self.executor.release_blocks,
             events=self.log,
+            snapshot_interval=snapshot_interval,
         )
         self.scheduler = Scheduler(self.config, self.manager, events=self.log)
-        self.core = EngineCore(self.scheduler, self.executor, events=self.log)
+        self.core = EngineCore(self.scheduler, self.executor)
         self.completions: dict[tuple[str, int], Completion] = {}
 
     def add(self, *requests: Request) -> None:
@@ -187,7 +198,7 @@ class Engine:
     def check(self) -> None:
         if self.executor.broken is not None:
             raise self.executor.broken
-        self.core.check_integrity()
+        check_engine(self.core)
         roster = self.scheduler.roster
         assert all(request.blocks is None and request.seat == -1 for request in roster.waiting), (
             "who waits owns nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core_helpers import FULL, Engine, make_request, tokens_alone
+from core_helpers import FULL, STATE, Engine, Window, make_request, tokens_alone
 from fake_executor import Seat
 
 from octavo.core.request import Request
@@ -15,7 +15,8 @@ from octavo.observe.events import EngineStalled, StepFailed
 
 Choose = Callable[[Sequence[Any]], Any]
 
-MAX_MODEL_LEN = 24
+ATTENTION = [(FULL,), (FULL,), (FULL, 5), (3,), (4, FULL), (1, FULL, 9)]
+HYBRID = [(FULL, STATE), (FULL, STATE), (FULL, STATE, STATE), (20, STATE), (FULL, 17, STATE)]
 POISON = 60
 """A token that breaks every step that computes it. Only prompts have it."""
 KINDS = ("plain",) * 6 + ("poison", "row", "pair", "fragile", "scored")
@@ -48,18 +49,23 @@ class FragileStop:
 class EngineLife:
     """Adds, steps, aborts, breaks and cancels; invariants are checked after each step."""
 
-    def __init__(self, choose: Choose) -> None:
+    def __init__(self, choose: Choose, windows: Sequence[tuple[Window, ...]]) -> None:
         chunked = choose([True, True, False])
-        windows = choose([(FULL,), (FULL,), (FULL, 5), (3,), (4, FULL), (1, FULL, 9)])
+        own_windows = choose(windows)
+        hybrid = STATE in own_windows
+        self.scale = 4 if hybrid else 1
+        """States have borders at multiples of 16 tokens, so that lengths must be larger."""
+        max_model_len = 24 * self.scale
         self.engine = Engine(
-            num_blocks=[choose(range(2, 25)) for _ in windows],
-            windows=windows,
-            block_size=choose([1, 2, 3, 4]),
+            num_blocks=[choose(range(1, 9) if window == STATE else range(2, 25)) for window in own_windows],
+            windows=own_windows,
+            block_size=choose([16, 16, 32] if hybrid else [1, 2, 3, 4]),
             share=choose([0.5, 0.8, 1.0]),
+            snapshot_interval=choose([32, 64]),
             max_num_seqs=choose(range(1, 7)),
-            max_num_batched_tokens=choose(range(1, 21)) if chunked else MAX_MODEL_LEN,
-            max_model_len=MAX_MODEL_LEN,
-            long_prefill_token_threshold=choose([0, 1, 3]),
+            max_num_batched_tokens=choose(range(1, 20 * self.scale + 1)) if chunked else max_model_len,
+            max_model_len=max_model_len,
+            long_prefill_token_threshold=choose([0, 1, 3, 3 * self.scale]),
             enable_chunked_prefill=chunked,
             policy=choose(["fcfs", "priority"]),
             enable_prefix_caching=choose([True, True, False]),
@@ -73,18 +79,19 @@ class EngineLife:
 
     def add(self, choose: Choose) -> None:
         kind = choose(KINDS)
-        prompt = [*range(choose(range(15))), *(choose(range(4)) for _ in range(choose(range(4))))]
+        prompt = [*range(choose(range(15)) * self.scale), *(choose(range(4)) for _ in range(choose(range(4))))]
         stop_checkers: dict[str, Any] = {"pair": PairStop, "fragile": FragileStop}
         request = make_request(
             f"{kind}{len(self.requests)}",
             [*prompt, POISON] if kind == "poison" else prompt,
             arrival=len(self.requests),
             seed=len(self.requests) % 3,
-            max_tokens=choose(range(1, 16)),
+            max_tokens=choose(range(1, 16)) * choose([1, self.scale]),
             n=choose([1, 1, 1, 2, 3, 7]),
             priority=choose([-1, 0, 1]),
             cache_salt=choose([None, None, None, "salt"]),
             make_stop_checker=stop_checkers.get(kind),
+            is_streamed=choose([True, False]),
             stop_token_ids=[11],
             ignore_eos=choose([True, False]),
             min_tokens=choose([0, 1]),

@@ -2,7 +2,7 @@
 
 Each slot remembers the whole history that was written to it. Before a token is made, every slot its row can see must
 hold the request's own history; so wrong sharing, lost copies and blocks reused too early fail at once, and any schedule
-must give the same tokens.
+must give the same tokens. Recurrent states are simulated in fake_states.py.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.cache_spec import AttentionGroupSpec
+from fake_states import GARBAGE, FakeStates, check_saves
+
+from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.core.executor import CacheCapacity
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 
 VOCAB = 50
-GARBAGE = -1
 
 Slot = tuple[int, int, int]
 """Group, block id, offset."""
@@ -55,9 +56,12 @@ class Seat:
 class FakeExecutor:
     """Computes at `sample`, unless told to fail."""
 
-    def __init__(self, specs: Sequence[AttentionGroupSpec], capacity: CacheCapacity) -> None:
+    def __init__(self, specs: Sequence[CacheGroupSpec], capacity: CacheCapacity) -> None:
         self.specs = specs
         self._capacity = capacity
+        self._paged = {group: spec for group, spec in enumerate(specs) if isinstance(spec, AttentionGroupSpec)}
+        states = [group for group in range(len(specs)) if group not in self._paged]
+        self.states = FakeStates(states, capacity.num_blocks, extend_history)
         self.seats: dict[int, Seat] = {}
         self.slots: dict[Slot, int] = {}
         self.plans: list[SchedulerOutput] = []
@@ -97,6 +101,7 @@ class FakeExecutor:
             self._scribble(rows)
             raise
         self._write(rows)
+        self._run_states(handle)
         for seat, position in rows:
             self._check_visible(seat, position)
         return self._sample(handle, rows)
@@ -107,6 +112,7 @@ class FakeExecutor:
     def release_blocks(self, group: int, block_ids: list[int]) -> None:
         for block_id in block_ids:
             self.released.append((group, block_id))
+            self.states.drop(group, block_id)
             for offset in range(self.specs[group].block_size):
                 self.slots.pop((group, block_id, offset), None)
 
@@ -123,7 +129,6 @@ class FakeExecutor:
         for seat in plan.released_seats:
             self.seats.pop(seat, None)
         for new in plan.assigned:
-            assert new.seat not in self.seats, "a seat is released before it is assigned again"
             tables = [list(table) for table in new.block_ids]
             self.seats[new.seat] = Seat(new.request_id, list(new.token_ids), new.seed, tables)
             self.seats[new.seat].histories = histories_of(new.token_ids)
@@ -132,6 +137,10 @@ class FakeExecutor:
         for more in plan.appended:
             self.seats[more.seat].tables[more.group].extend(more.block_ids)
         for move in plan.moves:
+            if move.group not in self._paged:
+                self.states.apply(move)
+                continue
+            assert move.kind == "copy_block"
             for offset in range(self.specs[move.group].block_size):
                 source = self.slots.get((move.group, move.source, offset), GARBAGE)
                 self.slots[move.group, move.target, offset] = source
@@ -155,21 +164,39 @@ class FakeExecutor:
     def _write(self, rows: list[tuple[Seat, int]]) -> None:
         written: set[Slot] = set()
         for seat, position in rows:
-            for group in range(len(self.specs)):
+            for group in self._paged:
                 slot = self._slot(seat, group, position)
                 assert slot not in written, "two rows write to one slot"
                 written.add(slot)
                 self.slots[slot] = seat.histories[position]
 
+    def _run_states(self, plan: SchedulerOutput) -> None:
+        seated = [self.seats[seat] for seat in plan.seats]
+        slots = {(group, seat.tables[group][0]) for group in self.states.groups for seat in seated}
+        check_saves(plan, self.specs[0].block_size, slots)
+        members = zip(seated, plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True)
+        for row, (seat, start, count) in enumerate(members):
+            for group in self.states.groups:
+                (slot,) = seat.tables[group]
+                assert (group, slot) in slots, "a state is written by one request"
+                slots.discard((group, slot))
+                saves = {
+                    save.position: save.slot for save in plan.state_saves if (save.request, save.group) == (row, group)
+                }
+                found = self.states.run(group, slot, int(start), seat.token_ids[start : start + count], saves)
+                assert found == seat.histories[start : start + count], f"{seat.request_id}: the state is not its own"
+
     def _scribble(self, rows: list[tuple[Seat, int]]) -> None:
         """Leave what a step leaves that stopped half-way."""
         for seat, position in rows:
-            for group in range(len(self.specs)):
+            for group in self.states.groups:
+                self.states.scribble(group, seat.tables[group][0])
+            for group in self._paged:
                 value = self.random.choice([GARBAGE, seat.histories[position]])
                 self.slots[self._slot(seat, group, position)] = value
 
     def _check_visible(self, seat: Seat, position: int) -> None:
-        for group, spec in enumerate(self.specs):
+        for group, spec in self._paged.items():
             first = 0 if spec.window is None else max(0, position - spec.window + 1)
             for seen in range(first, position + 1):
                 found = self.slots.get(self._slot(seat, group, seen), GARBAGE)

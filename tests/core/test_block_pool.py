@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from cache_integrity import check_pool
 from core_helpers import EventLog
 
 from octavo.core.block_pool import Block, BlockPool
@@ -18,6 +19,7 @@ class Pool(BlockPool):
         super().__init__(
             CacheCapacity(ledger, num_blocks),
             block_bytes,
+            num_paged=len(block_bytes),
             on_evict=self.unpublish,
             give_back=lambda group, ids: self.given_back.extend((group, block_id) for block_id in ids),
             events=self.log,
@@ -78,7 +80,7 @@ def test_the_ledger_evicts_blocks_of_another_group() -> None:
     for _ in range(3):
         pool.allocate(0)
     assert pool.log.of(BlockEvicted) == [BlockEvicted(1, large.block_id)]
-    pool.check_integrity()
+    check_pool(pool)
 
 
 def test_a_touched_block_leaves_the_middle_of_the_cached_list() -> None:
@@ -121,7 +123,7 @@ def test_memory_of_free_blocks_beyond_the_ledger_is_given_back_oldest_first() ->
     for block in held:
         pool.release(block)
     assert [pool.allocate(0).block_id for _ in range(4)] == [3, 2, 1, 0], "committed ones first"
-    pool.check_integrity()
+    check_pool(pool)
 
 
 def test_a_pool_within_its_ledger_gives_nothing_back() -> None:
@@ -148,7 +150,7 @@ def test_all_cached_blocks_can_be_forgotten() -> None:
     pool.evict_all()
     assert pool.held_bytes == pool.used_bytes == 1
     assert used.ref_cnt == 1
-    pool.check_integrity()
+    check_pool(pool)
 
 
 @pytest.mark.parametrize("damage", ["lost", "counted", "listed twice", "published"])
@@ -156,7 +158,7 @@ def test_integrity_notices(damage: str) -> None:
     pool = Pool((3,))
     blocks = [pool.allocate(0) for _ in range(3)]
     pool.release(blocks[0])
-    pool.check_integrity()
+    check_pool(pool)
     if damage == "lost":
         pool._free[0].clear()
     elif damage == "counted":
@@ -167,4 +169,4 @@ def test_integrity_notices(damage: str) -> None:
     else:
         blocks[0].node = PrefixNode(1, (0, b"", None), None, [])
     with pytest.raises(AssertionError):
-        pool.check_integrity()
+        check_pool(pool)

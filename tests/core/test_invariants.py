@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from engine_life import EngineLife
+from engine_life import ATTENTION, HYBRID, EngineLife
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -15,10 +15,11 @@ ACTIONS = ["add"] * 4 + ["advance"] * 8 + ["abort", "break_a_step", "reset_prefi
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ten_thousand_random_actions_keep_all_promises(seed: int) -> None:
+@pytest.mark.parametrize("windows", [ATTENTION, HYBRID], ids=["attention", "hybrid"])
+def test_ten_thousand_random_actions_keep_all_promises(seed: int, windows: list) -> None:
     chooser = random.Random(seed)
     for _ in range(5):
-        life = EngineLife(chooser.choice)
+        life = EngineLife(chooser.choice, windows)
         for _ in range(100):
             getattr(life, chooser.choice(ACTIONS))(chooser.choice)
         life.end()
@@ -29,7 +30,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data: Any) -> None:
-        self.life = EngineLife(lambda options: data.draw(st.sampled_from(options)))
+        self.life = EngineLife(lambda options: data.draw(st.sampled_from(options)), ATTENTION + HYBRID)
 
     @rule(data=st.data(), action=st.sampled_from(ACTIONS))
     def act(self, data: Any, action: str) -> None:

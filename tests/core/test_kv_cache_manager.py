@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from core_helpers import FULL, EventLog, make_capacity, make_manager, make_request, make_specs
+from cache_integrity import check_manager
+from core_helpers import FULL, EventLog, make_manager, make_request
 
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.request import Request
+from octavo.core.step import Move
 from octavo.observe.events import PrefixCacheHit
 
 
@@ -44,12 +46,6 @@ def fork(manager: KVCacheManager, prompt_len: int) -> tuple[Request, Request]:
     child.num_computed_tokens = prompt_len
     manager.commit(child)
     return parent, child
-
-
-def test_groups_must_share_a_block_size() -> None:
-    specs = [*make_specs((FULL,), 4), *make_specs((FULL,), 8)]
-    with pytest.raises(ValueError, match="one block size"):
-        KVCacheManager(specs, make_capacity(specs, 4), enable_prefix_caching=True, give_back=lambda *_: None)
 
 
 def test_a_prefix_is_found_once_its_blocks_are_full() -> None:
@@ -126,7 +122,7 @@ def test_a_block_computed_twice_is_swapped_for_the_published_one() -> None:
     assert ids(one)[0][0] == ids(two)[0][0]
     assert two.blocks is not None
     assert two.blocks.replaced == [(0, 0)]
-    manager.check_integrity([one, two])
+    check_manager(manager, [one, two])
     assert manager.pool.num_used == [3]
 
 
@@ -138,7 +134,7 @@ def test_a_window_leaves_blocks_behind_and_reports_each() -> None:
     assert request.blocks is not None
     assert sorted(request.blocks.replaced) == [(1, 0), (1, 1)]
     assert ids(request)[0] == [0, 1, 2]
-    manager.check_integrity([request])
+    check_manager(manager, [request])
 
 
 def test_a_window_hit_needs_only_the_blocks_in_the_window() -> None:
@@ -150,7 +146,7 @@ def test_a_window_hit_needs_only_the_blocks_in_the_window() -> None:
     start(manager, second)
     assert second.num_computed_tokens == 13
     assert ids(second)[1][:2] == [-1, -1]
-    manager.check_integrity([second])
+    check_manager(manager, [second])
 
 
 def test_a_hit_is_cut_to_what_every_group_has() -> None:
@@ -174,13 +170,14 @@ def test_a_shared_tail_is_copied_by_all_but_its_last_user(windows: tuple) -> Non
     before = ids(child)
     generate(manager, parent, 9)
     assert parent.blocks is not None
-    assert parent.blocks.moves == [(g, table[1], ids(parent)[g][1]) for g, table in enumerate(before)]
+    copies = [Move("copy_block", g, table[1], ids(parent)[g][1]) for g, table in enumerate(before)]
+    assert parent.blocks.moves == copies
     assert {(g, 1) for g in range(len(windows))} <= set(parent.blocks.replaced)
     generate(manager, child, 8)
     assert child.blocks is not None
     assert child.blocks.moves == []
     assert [table[1] for table in ids(child)] == [table[1] for table in before]
-    manager.check_integrity([parent, child])
+    check_manager(manager, [parent, child])
 
 
 def test_a_full_tail_is_not_copied() -> None:
@@ -191,7 +188,7 @@ def test_a_full_tail_is_not_copied() -> None:
     assert parent.blocks is not None
     assert parent.blocks.moves == []
     assert ids(parent)[0][:2] == ids(child)[0][:2]
-    manager.check_integrity([parent, child])
+    check_manager(manager, [parent, child])
 
 
 def test_a_copy_counts_as_a_block_until_the_other_user_is_gone() -> None:
@@ -224,7 +221,7 @@ def test_a_prefix_in_use_cannot_be_reset() -> None:
     manager.free(request)
     assert manager.reset_prefix_cache()
     assert manager.find_cached_prefix(make_request("again", range(9))) == []
-    manager.check_integrity([])
+    check_manager(manager, [])
 
 
 def test_usage_is_the_share_of_bytes_in_use() -> None:
@@ -240,7 +237,7 @@ def test_integrity_notices(damage: str) -> None:
     one, two = make_request("one", range(6)), make_request("two", range(20, 26))
     start(manager, one)
     start(manager, two)
-    manager.check_integrity([one, two])
+    check_manager(manager, [one, two])
     assert one.blocks is not None
     assert two.blocks is not None
     tail = one.blocks.tables[0][1]
@@ -257,4 +254,4 @@ def test_integrity_notices(damage: str) -> None:
     else:
         manager.index.attach(manager.index.child(one.blocks.node, b"x", None), tail)
     with pytest.raises(AssertionError):
-        manager.check_integrity(running)
+        check_manager(manager, running)

@@ -7,6 +7,7 @@ import pytest
 from core_helpers import FULL, Engine, make_endless, make_request, tokens_alone
 
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.errors import StepCancelledError
 from octavo.observe.events import (
     EngineStalled,
     RequestAdmitted,
@@ -209,7 +210,6 @@ def test_a_victim_that_was_planned_already_leaves_the_plan_and_its_tokens_to_oth
     ]
     taken = [engine.manager.pool.allocate(0) for _ in range(engine.manager.pool.num_free_rows())]
     engine.scheduler._planner.config = replace(engine.config, max_num_batched_tokens=2)
-    engine.core._take_inbox()
     plan = engine.scheduler.schedule()
     assert plan.seats.tolist() == [request.seat for request in engine.scheduler.roster.running]
     assert running(engine) == ["first", "second"]
@@ -288,7 +288,6 @@ def test_children_do_not_overtake_who_ranks_before_them() -> None:
 def test_children_of_a_cancelled_step_are_unborn_again() -> None:
     engine = Engine()
     engine.add(make_endless("a", 0, prompt_len=6, n=3, temperature=1.0))
-    engine.core._take_inbox()
     engine.scheduler.schedule()
     assert len(engine.scheduler.roster.running) == 3
     engine.scheduler.cancel_step()
@@ -315,7 +314,7 @@ def test_prompt_logprobs_are_not_sent_again_after_a_preemption() -> None:
     request = make_endless("a", 0, prompt_len=10, prompt_logprobs=0)
     engine.add(request)
     engine.advance(2)
-    engine.scheduler.roster.preempt_all("step_failed")
+    engine.scheduler.roster.preempt(list(engine.scheduler.roster.running), "step_failed")
     engine.finish()
     assert engine.completions["a", 0].scored_ids == request.token_ids.tolist()[1:10]
     assert [[rows.first_position for rows in plan.prompt_logprob_rows] for plan in engine.executor.plans[:5]] == [
@@ -327,7 +326,6 @@ def test_prompt_logprobs_are_not_sent_again_after_a_preemption() -> None:
 def test_a_result_that_does_not_match_the_plan_publishes_nothing(damage: str) -> None:
     engine = Engine()
     engine.add(make_endless("a", 0, prompt_logprobs=0))
-    engine.core._take_inbox()
     plan = engine.scheduler.schedule()
     result = ModelRunnerOutput([1], [None], {0: []})
     {"tokens": result.token_ids, "logprobs": result.logprobs, "scores": result.prompt_logprobs}[damage].clear()  # type: ignore[attr-defined]
@@ -392,21 +390,57 @@ def test_a_seat_is_released_before_it_is_given_away() -> None:
     assert [plan.released_seats for plan in engine.executor.plans] == [[], [0]]
 
 
-def test_released_seats_are_told_again_when_the_plan_failed() -> None:
-    engine = Engine(max_num_seqs=3)
-    engine.add(
-        make_endless("a", 0, max_tokens=1), make_endless("b", 1, max_tokens=5), make_endless("c", 2, max_tokens=5)
-    )
+def test_a_seat_is_given_away_again_though_the_plan_that_released_it_was_never_read() -> None:
+    engine = Engine(max_num_seqs=1)
+    engine.add(make_endless("a", 0, max_tokens=1), make_endless("b", 1, max_tokens=5))
     engine.advance()
 
     def fail(plan: SchedulerOutput, stage: str) -> None:
-        if stage == "submit" and plan.released_seats == [0]:
-            raise RuntimeError("not read")
+        if stage == "submit" and plan.released_seats == [0] and plan.step_id == 2:
+            raise StepCancelledError("not read")
 
     engine.executor.fault = fail
-    engine.advance(2)
-    assert sorted(engine.executor.plans[-1].released_seats) == [0, 1, 2]
     engine.finish()
+    assert engine.tokens("b") == tokens_alone(make_endless("b", 1, max_tokens=5))[0]
+
+
+def test_steady_decoding_sends_the_same_arrays_and_new_positions() -> None:
+    engine = Engine(num_blocks=64)
+    engine.add(make_endless("a", 0, max_tokens=9), make_endless("b", 1, max_tokens=9))
+    engine.advance(4)
+    before, now = engine.executor.plans[-2:]
+    for name in ("seats", "num_scheduled_tokens", "logit_rows", "logit_seats"):
+        assert getattr(now, name) is getattr(before, name), name
+    assert (now.num_computed_tokens == before.num_computed_tokens + 1).all()
+    assert (now.logit_positions == before.logit_positions + 1).all()
+
+
+def test_a_request_that_is_not_streamed_tells_its_first_token_and_then_the_rest_at_its_end() -> None:
+    engine = Engine(num_blocks=64)
+    engine.add(make_endless("quiet", 0, max_tokens=6, is_streamed=False), make_endless("loud", 1, max_tokens=6))
+    told: dict[str, list[int]] = {"quiet": [], "loud": []}
+    while engine.core.has_unfinished():
+        for output in engine.core.advance():
+            told[output.request_id].append(len(output.new_token_ids))
+            engine._take(output)
+    assert told == {"quiet": [1, 5], "loud": [1] * 6}
+    expected = [tokens_alone(make_endless(name, i, max_tokens=6))[0] for i, name in enumerate(("quiet", "loud"))]
+    assert [engine.tokens("quiet"), engine.tokens("loud")] == expected
+
+
+@pytest.mark.parametrize("ending", ["abort", "error"])
+def test_what_was_not_told_yet_comes_with_an_early_end(ending: str) -> None:
+    engine = Engine()
+    request = make_endless("a", 0, is_streamed=False)
+    engine.add(request)
+    engine.advance(4)
+    if ending == "abort":
+        engine.core.abort_request("a")
+    else:
+        engine.executor.row_error = lambda *_: "not finite"
+    engine.finish()
+    assert engine.completions["a", 0].finish_reason == ending
+    assert engine.tokens("a") == tokens_alone(request)[0][:4]
 
 
 def test_each_step_is_told_in_numbers() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from octavo.core.step import SchedulerOutput, SeatAssignment
-from octavo.program.forward_batch import ForwardBatch, SampleBatch, SampleOutput
+from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
 from octavo.sampling_params import SamplingParams
 
 VOCAB = 100
@@ -36,22 +37,16 @@ class FakeProgram:
     def sample(self, batch: SampleBatch) -> SampleOutput:
         if self.sample_error is not None:
             raise self.sample_error
-        self.sampling = batch
-        num_rows = len(batch.rows)
-        width = max(0, int(batch.num_logprobs.max(initial=0)))
-        status = np.zeros(num_rows, np.int32)
-        status[self.bad_rows] = 1
-        chosen = np.array([fake_token(s, p) for s, p in zip(batch.seed, batch.position, strict=True)], np.int32)
-        columns = np.arange(width, dtype=np.int32)
-        return SampleOutput(
-            token_ids=np.where(batch.forced_token >= 0, batch.forced_token, chosen).astype(np.int32),
-            status=status,
-            rank=np.arange(1, num_rows + 1, dtype=np.int32),
-            logprob=-batch.rows.astype(np.float32),
-            top_ids=batch.rows[:, None] + columns,
-            top_logprobs=(-batch.rows[:, None] - 0.5 * columns).astype(np.float32),
-            native_seconds=0.5,
-        )
+        self.sampling = replace(batch, choices=batch.choices.copy())
+        choices = self.sampling.choices
+        results = np.zeros(len(choices), RESULT_DTYPE)
+        chosen = [fake_token(s, p) for s, p in zip(choices["seed"], choices["position"], strict=True)]
+        results["token_id"] = np.where(choices["forced_token"] >= 0, choices["forced_token"], chosen)
+        results["status"][self.bad_rows] = 1
+        results["rank"] = np.arange(1, len(choices) + 1)
+        results["logprob"] = -choices["row"]
+        rows, columns = choices["row"][:, None], np.arange(max(0, batch.max_logprobs), dtype=np.int32)
+        return SampleOutput(results, rows + columns, (-rows - 0.5 * columns).astype(np.float32), native_seconds=0.5)
 
     def cancel(self) -> None:
         self.num_cancels += 1

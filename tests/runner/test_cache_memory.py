@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from octavo.cache_spec import AttentionGroupSpec
+from octavo.cache_spec import AttentionGroupSpec, StateGroupSpec
 from octavo.config import MAX_CACHE_BLOCKS
 from octavo.core.step import Move
 from octavo.errors import ConfigError
@@ -19,6 +19,29 @@ from octavo.runner.lazy_memory import lazy_zeros
 
 def make_spec(num_layers: int = 1, block_size: int = 16, head_dim: int = 64) -> AttentionGroupSpec:
     return AttentionGroupSpec("full", num_layers, 1, head_dim, "float16", block_size)
+
+
+def make_states(*, keeps_border: bool = True, num_layers: int = 3) -> StateGroupSpec:
+    """Slots of odd sizes: value dims that fill no vector, more value heads than key heads."""
+    return StateGroupSpec(num_layers, 2, 4, 5, 17, 4, 2 * 2 * 5 + 4 * 17, 16, keeps_border)
+
+
+def fields(memory: CacheMemory, spec: StateGroupSpec, slot: int) -> dict[str, np.ndarray]:
+    """Views of the parts of one slot, each [layers, floats], in the order that the spec documents."""
+    names = ["state", "border_conv", "conv", "open"] if spec.keeps_border else ["state", "conv", "open"]
+    sizes = {"state": spec.state_floats, "open": spec.open_floats}
+    layers = memory.block(1, slot).view(np.float32).reshape(spec.num_layers, -1)
+    ends = np.cumsum([sizes.get(name, spec.conv_floats) for name in names])
+    assert ends[-1] == layers.shape[1]
+    return dict(zip(names, np.split(layers, ends[:-1], axis=1), strict=True))
+
+
+def make_filled(spec: StateGroupSpec) -> CacheMemory:
+    """Three slots of random numbers behind an attention group."""
+    memory = CacheMemory([make_spec(), spec], [2, 3])
+    floats = memory.buffers[1][:-READ_SLACK_BYTES].view(np.float32)
+    floats[:] = np.random.default_rng(3).standard_normal(len(floats), dtype=np.float32)
+    return memory
 
 
 def test_memory_is_zero_and_has_slack_behind_the_last_block() -> None:
@@ -46,6 +69,47 @@ def test_moves_are_done_in_list_order() -> None:
     memory.apply([Move("copy_block", 0, 1, 2), Move("copy_block", 0, 0, 1)])
     assert [int(memory.block(0, block_id)[0]) for block_id in range(3)] == [1, 1, 2]
     assert not memory.buffers[1].any()
+
+
+@pytest.mark.parametrize("keeps_border", [True, False])
+def test_a_cleared_state_is_zero_but_for_its_open_rows(keeps_border: bool) -> None:
+    spec = make_states(keeps_border=keeps_border)
+    memory, before = make_filled(spec), make_filled(spec)
+    memory.apply([Move("clear_state", 1, -1, 1)])
+    cleared = fields(memory, spec, 1)
+    np.testing.assert_array_equal(cleared.pop("open"), fields(before, spec, 1)["open"])
+    assert not any(part.any() for part in cleared.values())
+    for other in (0, 2):
+        np.testing.assert_array_equal(memory.block(1, other), before.block(1, other))
+
+
+@pytest.mark.parametrize("source", [0, 2], ids=["another slot", "the slot itself"])
+def test_a_restored_state_stands_at_the_border_of_its_snapshot(source: int) -> None:
+    spec = make_states()
+    memory, before = make_filled(spec), make_filled(spec)
+    memory.apply([Move("restore_state", 1, source, 2)])
+    restored, snapshot = fields(memory, spec, 2), fields(before, spec, source)
+    np.testing.assert_array_equal(restored["state"], snapshot["state"])
+    np.testing.assert_array_equal(restored["border_conv"], snapshot["border_conv"])
+    np.testing.assert_array_equal(restored["conv"], snapshot["border_conv"])
+    for other in (0, 1):
+        np.testing.assert_array_equal(memory.block(1, other), before.block(1, other))
+
+
+def test_a_copied_state_is_equal_to_its_last_byte() -> None:
+    spec = make_states()
+    memory, before = make_filled(spec), make_filled(spec)
+    memory.apply([Move("copy_state", 1, 0, 2)])
+    np.testing.assert_array_equal(memory.block(1, 2), before.block(1, 0))
+    np.testing.assert_array_equal(memory.block(1, 1), before.block(1, 1))
+
+
+def test_a_snapshot_is_read_before_its_slot_is_cleared_for_another() -> None:
+    spec = make_states()
+    memory, before = make_filled(spec), make_filled(spec)
+    memory.apply([Move("restore_state", 1, 0, 1), Move("clear_state", 1, -1, 0)])
+    np.testing.assert_array_equal(fields(memory, spec, 1)["state"], fields(before, spec, 0)["state"])
+    assert not fields(memory, spec, 0)["state"].any()
 
 
 @pytest.mark.parametrize("released", [[1], [1, 2], [3, 1], [0, 1, 2, 3]], ids=str)
@@ -96,6 +160,24 @@ def test_an_override_gives_every_group_that_many_blocks() -> None:
     capacity = plan_capacity(specs, 0, num_blocks_override=3)
     assert capacity.num_blocks == (3, 3)
     assert capacity.ledger_bytes == 3 * sum(spec.block_bytes for spec in specs)
+
+
+def test_an_override_leaves_the_slots_to_the_budget() -> None:
+    full, states = make_spec(), make_states()
+    three = 3 * full.block_bytes
+    for cache_bytes, num_slots in [(0, 1), (three + 2 * states.block_bytes, 2), (1 << 40, 3)]:
+        capacity = plan_capacity([full, states], cache_bytes, num_blocks_override=3)
+        assert capacity.num_blocks == (3, num_slots)
+        assert capacity.ledger_bytes == three + num_slots * states.block_bytes
+
+
+def test_a_cache_too_small_for_the_states_of_one_request_names_all_numbers() -> None:
+    full, states = make_spec(), make_states()
+    smallest = full.block_bytes + states.block_bytes
+    wanted = f"{smallest - 1} bytes.*takes {full.block_bytes}, .* states of one request {states.block_bytes};"
+    with pytest.raises(ConfigError, match=wanted):
+        plan_capacity([full, states], smallest - 1)
+    assert plan_capacity([full, states], smallest).num_blocks[1] == 1
 
 
 def test_a_cache_too_small_for_one_block_names_both_numbers() -> None:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from runner_fakes import VOCAB, make_assignment, make_plan
 
-from octavo.core.step import BlockAppend, BlockReplace, SchedulerOutput
-from octavo.runner.forward_batch import build_forward_batch
+from octavo.core.step import BlockAppend, BlockReplace, SchedulerOutput, StateSave
+from octavo.runner.forward_batch import ForwardBatchBuilder
 from octavo.runner.input_batch import InputBatch
 
 MAX_MODEL_LEN = 200
 
 
-def make_inputs(block_sizes: tuple[int, ...] = (16,), max_num_seqs: int = 8) -> InputBatch:
+def make_inputs(block_sizes: tuple[int | None, ...] = (16,), max_num_seqs: int = 8) -> InputBatch:
     return InputBatch(max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN, block_sizes=block_sizes, vocab_size=VOCAB)
 
 
@@ -134,7 +134,7 @@ def test_random_plans_build_the_batch_of_the_naive_model(block_sizes: tuple[int,
         plan = control.plan()
         inputs.apply(plan)
         if len(plan.seats):
-            batch = build_forward_batch(plan, inputs)
+            batch = ForwardBatchBuilder(inputs).build(plan)
             expected = seats.rows(plan)
             assert batch.token_ids.tolist() == [row[0] for row in expected]
             assert batch.positions.tolist() == [row[1] for row in expected]
@@ -159,7 +159,7 @@ def test_batch_arrays_have_the_types_that_native_code_takes(scheduled: tuple[int
     assigned = [make_assignment(seat, list(range(20)), [seat, seat + 3], [seat]) for seat in range(3)]
     plan = make_plan([(seat, 3, count) for seat, count in enumerate(scheduled)], assigned=assigned)
     inputs.apply(plan)
-    batch = build_forward_batch(plan, inputs)
+    batch = ForwardBatchBuilder(inputs).build(plan)
     arrays = [batch.token_ids, batch.positions, batch.query_start_loc, batch.seq_lens, *batch.block_tables]
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
     assert {array.dtype for array in batch.slot_mapping} == {np.dtype(np.int64)}
@@ -171,7 +171,7 @@ def test_a_seat_released_and_assigned_in_one_plan_holds_the_new_request() -> Non
     inputs.apply(make_plan(assigned=[make_assignment(2, [1, 2, 3, 4], [7])]))
     plan = make_plan([(2, 0, 2)], released_seats=[2], assigned=[make_assignment(2, [8, 9], [5])])
     inputs.apply(plan)
-    batch = build_forward_batch(plan, inputs)
+    batch = ForwardBatchBuilder(inputs).build(plan)
     assert batch.token_ids.tolist() == [8, 9]
     assert batch.slot_mapping[0].tolist() == [80, 81]
 
@@ -184,7 +184,7 @@ def test_blocks_append_behind_those_of_the_assignment_in_the_same_plan() -> None
         appended=[BlockAppend(0, 0, [9]), BlockAppend(0, 0, [2])],
     )
     inputs.apply(plan)
-    assert build_forward_batch(plan, inputs).block_tables[0].tolist() == [[4, 9, 2]]
+    assert ForwardBatchBuilder(inputs).build(plan).block_tables[0].tolist() == [[4, 9, 2]]
 
 
 def test_a_request_may_fill_the_whole_context() -> None:
@@ -192,13 +192,36 @@ def test_a_request_may_fill_the_whole_context() -> None:
     blocks = list(range(-(-MAX_MODEL_LEN // 16)))
     plan = make_plan([(0, 0, MAX_MODEL_LEN)], assigned=[make_assignment(0, [1] * MAX_MODEL_LEN, blocks)])
     inputs.apply(plan)
-    assert build_forward_batch(plan, inputs).slot_mapping[0].tolist() == list(range(MAX_MODEL_LEN))
+    assert ForwardBatchBuilder(inputs).build(plan).slot_mapping[0].tolist() == list(range(MAX_MODEL_LEN))
 
 
 def test_the_batch_does_not_change_when_the_seats_do() -> None:
     inputs = make_inputs()
     plan = make_plan([(0, 0, 1)], assigned=[make_assignment(0, [5], [3])])
     inputs.apply(plan)
-    batch = build_forward_batch(plan, inputs)
+    batch = ForwardBatchBuilder(inputs).build(plan)
     inputs.apply(make_plan(assigned=[make_assignment(0, [6], [4])]))
     assert (batch.token_ids.tolist(), batch.block_tables[0].tolist()) == ([5], [[3]])
+
+
+def test_a_state_group_has_a_table_of_one_slot_and_writes_no_rows() -> None:
+    inputs = make_inputs((16, None))
+    assigned = [make_assignment(seat, list(range(40)), [1, 2, 3], [seat + 5]) for seat in range(2)]
+    plan = make_plan([(1, 0, 20), (0, 16, 1)], assigned=assigned, replaced=[BlockReplace(0, 1, 0, 9)])
+    inputs.apply(plan)
+    batch = ForwardBatchBuilder(inputs).build(plan)
+    assert batch.block_tables[1].tolist() == [[6], [9]]
+    assert (batch.slot_mapping[1].shape, batch.slot_mapping[1].dtype) == ((0,), np.int64)
+    assert batch.slot_mapping[0].tolist() == [*range(16, 36), 32]
+
+
+def test_snapshots_to_leave_are_rows_of_an_array() -> None:
+    inputs = make_inputs((16, None))
+    plan = make_plan([(0, 0, 40)], assigned=[make_assignment(0, list(range(40)), [1, 2, 3], [5])])
+    inputs.apply(plan)
+    assert ForwardBatchBuilder(inputs).build(plan).state_saves.shape == (0, 4)
+    plan.state_saves = [StateSave(0, 1, 16, 7), StateSave(0, 1, 32, 8)]
+    saves = ForwardBatchBuilder(inputs).build(plan).state_saves
+    assert saves.tolist() == [[0, 1, 16, 7], [0, 1, 32, 8]]
+    assert saves.dtype == np.int32
+    assert saves.flags.c_contiguous

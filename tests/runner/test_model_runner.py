@@ -62,8 +62,8 @@ def test_a_fork_samples_one_row_once_per_seat(harness: Harness) -> None:
     seated = [make_assignment(seat, [1, 2, 3], [0], params=SamplingParams()) for seat in (0, 4, 5)]
     plan = make_plan([(0, 0, 3)], [(2, 0, 3), (2, 4, 3), (2, 5, 3)], assigned=seated)
     result = harness.step(plan)
-    assert harness.program.sampling.rows.tolist() == [2, 2, 2]
-    assert harness.program.sampling.seed.tolist() == [1000, 1004, 1005]
+    assert harness.program.sampling.choices["row"].tolist() == [2, 2, 2]
+    assert harness.program.sampling.choices["seed"].tolist() == [1000, 1004, 1005]
     harness.step(make_plan([(5, 3, 1), (0, 3, 1)], [(0, 5, 4), (1, 0, 4)]))
     assert harness.program.forward.token_ids.tolist() == [result.token_ids[2], result.token_ids[0]]
 
@@ -104,8 +104,8 @@ def test_prompt_rows_are_scored_with_the_next_prompt_token(harness: Harness) -> 
     )
     result = harness.step(plan)
     assert len(result.token_ids) == 2
-    assert harness.program.sampling.rows.tolist() == [0, 4, 1, 2, 3]
-    assert harness.program.sampling.forced_token.tolist() == [-1, -1, 12, 13, 21]
+    assert harness.program.sampling.choices["row"].tolist() == [0, 4, 1, 2, 3]
+    assert harness.program.sampling.choices["forced_token"].tolist() == [-1, -1, 12, 13, 21]
     assert result.prompt_logprobs == {
         0: [TokenLogprobs([12, 1], [-1.0, -1.0], 3), TokenLogprobs([13, 2], [-2.0, -2.0], 4)],
         1: [TokenLogprobs([21], [-3.0], 5)],

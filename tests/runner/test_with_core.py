@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from cache_integrity import check_engine
 
 from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import SchedulerConfig
@@ -18,7 +19,7 @@ from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.errors import StepCancelledError
-from octavo.program.forward_batch import ForwardBatch, SampleBatch, SampleOutput
+from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.local_executor import LocalExecutor
@@ -90,16 +91,11 @@ class HashProgram:
         return int(((tokens + 1) * (stored + 3) ** 2).sum())
 
     def sample(self, batch: SampleBatch) -> SampleOutput:
-        num_rows = len(batch.rows)
-        rows = zip(self.hidden[batch.rows], batch.seed, batch.position, strict=True)
-        return SampleOutput(
-            token_ids=np.array([token_of(*row) for row in rows], np.int32),
-            status=np.zeros(num_rows, np.int32),
-            rank=np.ones(num_rows, np.int32),
-            logprob=np.zeros(num_rows, np.float32),
-            top_ids=np.zeros((num_rows, 0), np.int32),
-            top_logprobs=np.zeros((num_rows, 0), np.float32),
-        )
+        choices = batch.choices
+        results = np.zeros(len(choices), RESULT_DTYPE)
+        rows = zip(self.hidden[choices["row"]], choices["seed"], choices["position"], strict=True)
+        results["token_id"] = [token_of(*row) for row in rows]
+        return SampleOutput(results, np.zeros((len(choices), 0), np.int32), np.zeros((len(choices), 0), np.float32))
 
     def cancel(self) -> None:
         raise AssertionError("nobody cancels")
@@ -159,7 +155,7 @@ class Engine:
             self.num_cached_tokens += output.num_cached_tokens
             if output.finish_reason:
                 self.reasons[key] = output.finish_reason
-        self.core.check_integrity()
+        check_engine(self.core)
 
     def finish(self) -> None:
         while self.core.has_unfinished():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from octavo.program.forward_batch import CHOICE_DTYPE, SampleBatch
 from octavo.sampling import sampler as sampler_module
-from octavo.sampling.sampler import ALL_ALLOWED, NO_LOGPROBS, NOT_FORCED, SampledRows, Sampler, ScoredRows
+from octavo.sampling.sampler import ALL_ALLOWED, NO_LOGPROBS, SampledRows, Sampler, ScoredRows
 from octavo.sampling_params import SamplingParams
 
 VOCAB = 70
@@ -24,6 +25,11 @@ def make_sampler(**by_seat: SamplingParams) -> Sampler:
     return sampler
 
 
+def edit_ranges(batch: SampleBatch) -> list[tuple[int, int]]:
+    """First edit and number of edits of each row."""
+    return batch.choices[["first_edit", "num_edits"]].tolist()
+
+
 TOKENS = np.arange(8 * 16, dtype=np.int32).reshape(8, 16) % VOCAB
 
 
@@ -34,38 +40,28 @@ def test_each_row_gets_the_parameters_of_its_seat() -> None:
     )
     batch, errors = sampler.build(make_rows((0, 1, 4), (9, 5, 7)), TOKENS)
     assert errors == {}
-    assert batch.rows.tolist() == [0, 9]
-    assert batch.temperature.tolist() == [0.0, 0.5]
-    assert batch.top_k.tolist() == [0, 4]
-    assert batch.top_p.tolist() == [1.0, 0.75]
-    assert batch.min_p.tolist() == [0.0, 0.125]
-    assert batch.seed.tolist() == [11, 15]
-    assert batch.position.tolist() == [4, 7]
-    assert batch.num_logprobs.tolist() == [NO_LOGPROBS, 3]
-    assert batch.forced_token.tolist() == [NOT_FORCED, NOT_FORCED]
-    assert batch.edit_offsets.tolist() == [0, 0, 0]
-    assert batch.allowed_rows.tolist() == [ALL_ALLOWED, ALL_ALLOWED]
+    assert batch.choices["row"].tolist() == [0, 9]
+    assert batch.choices["temperature"].tolist() == [0.0, 0.5]
+    assert batch.choices["top_k"].tolist() == [0, 4]
+    assert batch.choices["top_p"].tolist() == [1.0, 0.75]
+    assert batch.choices["min_p"].tolist() == [0.0, 0.125]
+    assert batch.choices["seed"].tolist() == [11, 15]
+    assert batch.choices["position"].tolist() == [4, 7]
+    assert batch.choices["num_logprobs"].tolist() == [NO_LOGPROBS, 3]
+    assert batch.choices["forced_token"].tolist() == [-1, -1]
+    assert edit_ranges(batch) == [(0, 0), (0, 0)]
+    assert batch.choices["allowed_row"].tolist() == [ALL_ALLOWED, ALL_ALLOWED]
 
 
 def test_arrays_have_the_types_and_shapes_that_native_code_takes() -> None:
     sampler = make_sampler(seat0=SamplingParams(logit_bias={1: 1.0}, allowed_token_ids=[1]), seat1=SamplingParams())
     scored = ScoredRows(np.array([1, 2], np.int32), np.array([5, 6], np.int32), np.array([0, 1], np.int32))
     batch, _ = sampler.build(make_rows((0, 0, 4), (3, 1, 4)), TOKENS, scored)
-    types = {
-        "temperature": np.float32,
-        "top_p": np.float32,
-        "min_p": np.float32,
-        "seed": np.uint64,
-        "position": np.int64,
-    }
-    names = ("rows", "temperature", "top_k", "top_p", "min_p", "seed", "position", "num_logprobs", "forced_token")
-    for name in (*names, "allowed_rows"):
-        array = getattr(batch, name)
-        assert array.dtype == types.get(name, np.int32), name
-        assert array.shape == (4,), name
-        assert array.flags.c_contiguous, name
-    assert batch.edit_offsets.dtype == np.int64
-    assert batch.edit_offsets.tolist() == [0, 1, 1, 1, 1]
+    assert batch.choices.dtype == CHOICE_DTYPE
+    assert batch.choices.shape == (4,)
+    assert batch.choices.flags.c_contiguous
+    assert edit_ranges(batch) == [(0, 1), (0, 0), (0, 0), (0, 0)]
+    assert batch.max_logprobs == 1
     assert batch.allowed.dtype == np.uint32
     assert batch.allowed.shape == (1, 3)
 
@@ -74,12 +70,12 @@ def test_a_negative_seed_is_taken_as_its_64_bits() -> None:
     sampler = Sampler(1, VOCAB)
     sampler.assign(0, SamplingParams(), 1, -2)
     batch, _ = sampler.build(make_rows((0, 0, 1)), TOKENS)
-    assert batch.seed.tolist() == [2**64 - 2]
+    assert batch.choices["seed"].tolist() == [2**64 - 2]
 
 
 def test_all_logprobs_means_the_width_of_the_logits() -> None:
     batch, _ = make_sampler(seat0=SamplingParams(logprobs=-1)).build(make_rows((0, 0, 2)), TOKENS)
-    assert batch.num_logprobs.tolist() == [VOCAB]
+    assert batch.choices["num_logprobs"].tolist() == [VOCAB]
 
 
 def test_edits_of_several_rows_lie_behind_each_other() -> None:
@@ -89,7 +85,7 @@ def test_edits_of_several_rows_lie_behind_each_other() -> None:
         seat2=SamplingParams(frequency_penalty=0.5),
     )
     batch, _ = sampler.build(make_rows((0, 0, 4), (1, 1, 4), (2, 2, 5)), TOKENS)
-    assert batch.edit_offsets.tolist() == [0, 2, 2, 5]
+    assert edit_ranges(batch) == [(0, 2), (0, 0), (2, 3)]
     assert batch.edits["token_id"].tolist() == [3, 4, *TOKENS[2, 2:5].tolist()]
     assert batch.edits["penalty"].tolist() == [0, 0, 0.5, 0.5, 0.5]
 
@@ -98,17 +94,17 @@ def test_scored_rows_follow_the_sampled_ones_and_change_nothing() -> None:
     sampler = make_sampler(seat0=SamplingParams(temperature=0.7, logit_bias={3: 1.0}))
     scored = ScoredRows(np.array([7, 8], np.int32), np.array([40, 41], np.int32), np.array([2, 0], np.int32))
     batch, _ = sampler.build(make_rows((0, 0, 4)), TOKENS, scored)
-    assert batch.rows.tolist() == [0, 7, 8]
-    assert batch.forced_token.tolist() == [NOT_FORCED, 40, 41]
-    assert batch.num_logprobs.tolist() == [NO_LOGPROBS, 2, 0]
-    assert batch.temperature.tolist()[1:] == [1.0, 1.0]
-    assert batch.edit_offsets.tolist() == [0, 1, 1, 1]
+    assert batch.choices["row"].tolist() == [0, 7, 8]
+    assert batch.choices["forced_token"].tolist() == [-1, 40, 41]
+    assert batch.choices["num_logprobs"].tolist() == [NO_LOGPROBS, 2, 0]
+    assert batch.choices["temperature"].tolist()[1:] == [1.0, 1.0]
+    assert edit_ranges(batch) == [(0, 1), (0, 0), (0, 0)]
 
 
 def test_scored_rows_need_no_sampled_ones() -> None:
     scored = ScoredRows(np.array([0], np.int32), np.array([4], np.int32), np.array([0], np.int32))
     batch, errors = Sampler(2, VOCAB).build(make_rows(), TOKENS, scored)
-    assert batch.rows.tolist() == [0]
+    assert batch.choices["row"].tolist() == [0]
     assert errors == {}
 
 
@@ -117,7 +113,7 @@ def test_only_rows_with_allowed_tokens_have_a_mask() -> None:
         seat0=SamplingParams(), seat1=SamplingParams(allowed_token_ids=[0, 33]), seat2=SamplingParams(min_tokens=1)
     )
     batch, _ = sampler.build(make_rows((0, 0, 4), (1, 1, 4), (2, 2, 4)), TOKENS)
-    assert batch.allowed_rows.tolist() == [ALL_ALLOWED, 0, ALL_ALLOWED]
+    assert batch.choices["allowed_row"].tolist() == [ALL_ALLOWED, 0, ALL_ALLOWED]
     assert batch.allowed.tolist() == [[1, 2, 0]]
 
 
@@ -125,7 +121,7 @@ def test_grammar_masks_are_cut_with_the_allowed_tokens() -> None:
     sampler = make_sampler(seat0=SamplingParams(), seat1=SamplingParams(allowed_token_ids=[0, 33]))
     masks = np.array([[5, 0, 0], [3, 2, 1]], np.uint32)
     batch, _ = sampler.build(make_rows((0, 0, 4), (1, 1, 4), masks=masks), TOKENS)
-    assert batch.allowed_rows.tolist() == [0, 1]
+    assert batch.choices["allowed_row"].tolist() == [0, 1]
     assert batch.allowed.tolist() == [[5, 0, 0], [1, 2, 0]]
     assert masks.tolist() == [[5, 0, 0], [3, 2, 1]]
 
@@ -140,9 +136,9 @@ def test_a_request_that_cannot_be_sampled_fails_alone(params: SamplingParams) ->
     batch, errors = sampler.build(make_rows((0, 0, 4), (1, 1, 4), (2, 2, 4)), TOKENS)
     assert list(errors) == [1]
     assert "70 wide" in errors[1]
-    assert batch.rows.tolist() == [0, 1, 2]
-    assert batch.edit_offsets.tolist() == [0, 1, 1, 1]
-    assert batch.min_p.tolist() == [0.0, 0.0, 0.5]
+    assert batch.choices["row"].tolist() == [0, 1, 2]
+    assert edit_ranges(batch) == [(0, 1), (0, 0), (0, 0)]
+    assert batch.choices["min_p"].tolist() == [0.0, 0.0, 0.5]
 
 
 def test_parameters_of_a_wrong_type_fail_with_their_first_row_and_go_with_the_request() -> None:
@@ -177,4 +173,33 @@ def test_a_released_seat_keeps_nothing_of_its_request() -> None:
     sampler.release(3)
     batch, errors = sampler.build(make_rows((0, 3, 4)), TOKENS)
     assert errors == {}
-    assert (batch.temperature.tolist(), batch.num_logprobs.tolist()) == ([0.0], [NO_LOGPROBS])
+    assert (batch.choices["temperature"].tolist(), batch.choices["num_logprobs"].tolist()) == ([0.0], [NO_LOGPROBS])
+
+
+def test_the_same_seats_are_gathered_once_and_only_their_positions_change() -> None:
+    sampler = make_sampler(seat0=SamplingParams(temperature=0.5), seat1=SamplingParams(logit_bias={3: 1.0}))
+    rows = make_rows((0, 0, 4), (1, 1, 6))
+    first, _ = sampler.build(rows, TOKENS)
+    choices = first.choices
+    later, _ = sampler.build(SampledRows(rows.rows, rows.seats, rows.positions + 1), TOKENS)
+    assert later.choices is choices
+    assert later.choices["position"].tolist() == [5, 7]
+    assert edit_ranges(later) == [(0, 0), (0, 1)]
+
+
+def test_seats_that_changed_hands_are_gathered_anew() -> None:
+    sampler = make_sampler(seat0=SamplingParams(temperature=0.5, logprobs=2))
+    rows = make_rows((0, 0, 4))
+    sampler.build(rows, TOKENS)
+    sampler.assign(0, SamplingParams(temperature=0.25), 1, 7)
+    batch, _ = sampler.build(rows, TOKENS)
+    assert (batch.choices["temperature"].tolist(), batch.choices["seed"].tolist()) == ([0.25], [7])
+    assert batch.max_logprobs == NO_LOGPROBS
+
+
+def test_masks_of_one_step_are_gone_in_the_next() -> None:
+    sampler = make_sampler(seat0=SamplingParams())
+    rows = make_rows((0, 0, 4))
+    sampler.build(SampledRows(rows.rows, rows.seats, rows.positions, np.ones((1, 3), np.uint32)), TOKENS)
+    batch, _ = sampler.build(rows, TOKENS)
+    assert batch.choices["allowed_row"].tolist() == [ALL_ALLOWED]

@@ -53,7 +53,8 @@ def sample_natively(
     rows = SampledRows(np.array([0], np.int32), np.array([0], np.int32), np.array([len(token_ids)], np.int32))
     batch, errors = sampler.build(rows, np.array([token_ids], np.int32))
     assert errors == {}
-    num_top = max(0, int(batch.num_logprobs[0]))
+    choice = batch.choices[0]
+    num_top = max(0, int(choice["num_logprobs"]))
     top_ids, top_logprobs = np.zeros(num_top, np.int32), np.zeros(num_top, np.float32)
     edits = {}
     if len(batch.edits):
@@ -61,15 +62,15 @@ def sample_natively(
         edits["edits"] = np.stack([batch.edits[name] for name in ("bias", "repetition", "penalty")], axis=1)
     token_id, status, rank, logprob = kernels().sample_row(
         logits.copy(),
-        temperature=float(batch.temperature[0]),
-        top_k=int(batch.top_k[0]),
-        top_p=float(batch.top_p[0]),
-        min_p=float(batch.min_p[0]),
-        seed=int(batch.seed[0]),
-        position=int(batch.position[0]),
-        num_logprobs=int(batch.num_logprobs[0]),
+        temperature=float(choice["temperature"]),
+        top_k=int(choice["top_k"]),
+        top_p=float(choice["top_p"]),
+        min_p=float(choice["min_p"]),
+        seed=int(choice["seed"]),
+        position=int(choice["position"]),
+        num_logprobs=int(choice["num_logprobs"]),
         **edits,
-        allowed=batch.allowed[0] if batch.allowed_rows[0] == 0 else None,
+        allowed=batch.allowed[0] if choice["allowed_row"] == 0 else None,
         top_ids=top_ids,
         top_logprobs=top_logprobs,
     )

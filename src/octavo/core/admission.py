@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ class AdmissionPolicy:
             nodes: its cached prefix.
             prefilling: the running requests that lack more than a block.
         """
-        counts = [count + num_running for count in self._manager.blocks_to_admit(request, nodes, chunk)]
+        counts = self._manager.blocks_to_admit(request, nodes, chunk)
+        counts = list(map(int.__add__, counts, self._manager.blocks_to_go_on(num_running)))
         for other in prefilling:
             for group, lacking in enumerate(self._manager.blocks_to_finish(other, chunk)):
                 counts[group] += lacking - 1
@@ -72,15 +74,12 @@ class AdmissionPolicy:
         return self._manager.most_blocks(num_tokens, 1 if self._config.enable_chunked_prefill else num_tokens)
 
     def _find_max_request_tokens(self) -> int:
-        """Return the largest fitting length, by bisection; needs grow with length."""
-        fits, too_long = 0, self._config.max_model_len + 1
-        while too_long - fits > 1:
-            middle = (fits + too_long) // 2
-            if self._manager.could_ever_fit(self._blocks_needed(middle)):
-                fits = middle
-            else:
-                too_long = middle
-        return fits
+        """Return the largest fitting length; needs grow with length."""
+
+        def is_too_long(num_tokens: int) -> bool:
+            return not self._manager.could_ever_fit(self._blocks_needed(num_tokens))
+
+        return bisect_left(range(1, self._config.max_model_len + 1), True, key=is_too_long)
 
     def _never_fits(self, prompt_len: int, max_tokens: int, most: int) -> RequestError:
         """Return the refusal, with the numbers."""
@@ -89,14 +88,13 @@ class AdmissionPolicy:
         way_out = f"lower max_tokens to at most {most}" if most >= 1 else "shorten the prompt"
         return RequestError(
             f"prompt and output together are {prompt_len} + {max_tokens} = {prompt_len + max_tokens} tokens and need "
-            f"{self._manager.num_bytes(needed)} bytes of KV cache ({_listed(needed)} blocks); the cache has "
-            f"{pool.ledger_bytes} bytes ({_listed(pool.num_blocks)} blocks), enough for {self.max_request_tokens} "
+            f"{self._manager.num_bytes(needed)} bytes of KV cache ({self._listed(needed)}); the cache has "
+            f"{pool.ledger_bytes} bytes ({self._listed(pool.num_blocks)}), enough for {self.max_request_tokens} "
             f"tokens; {way_out} or raise kv_cache_memory_bytes",
             parameter="max_tokens" if most >= 1 else "prompt",
             value=max_tokens if most >= 1 else prompt_len,
         )
 
-
-def _listed(counts: Iterable[int]) -> str:
-    """Return counts per group as "3" or "3 + 5"."""
-    return " + ".join(map(str, counts))
+    def _listed(self, counts: Iterable[int]) -> str:
+        """Return counts per group as "3 blocks + 1 state slots"."""
+        return " + ".join(f"{n} {group.unit}" for n, group in zip(counts, self._manager.groups, strict=True))

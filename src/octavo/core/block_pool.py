@@ -1,4 +1,4 @@
-"""Blocks of KV memory: ids, reference counts, free lists, and the one byte ledger over all cache groups.
+"""Blocks of cache memory: ids, reference counts, free lists, and the one byte ledger over all cache groups.
 
 A block is *used* (some request's table holds it), *cached* (nobody does, but its contents are published and may be
 hit), or *free*. Handed out are free ones first (the last freed first, warm in the CPU's cache), then ids never touched
@@ -7,9 +7,9 @@ hit), or *free*. Handed out are free ones first (the last freed first, warm in t
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.observe.events import NULL_SINK, BlockEvicted, EventSink
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Block:
-    """One block; also a link of its group's list of cached blocks."""
+    """One block."""
 
     group: int
     block_id: int
@@ -30,44 +30,6 @@ class Block:
     """Where it is published; None while its contents belong to its writer."""
     cached_at: int = 0
     """Ordinal of its last release: a smaller one was unused for longer."""
-    prev: Block = field(init=False)
-    next: Block = field(init=False)
-
-
-class CachedList:
-    """Cached blocks of one group, oldest first: a doubly linked list through the blocks, every operation O(1)."""
-
-    __slots__ = ("_end", "size")
-
-    def __init__(self, group: int) -> None:
-        end = self._end = Block(group, -1)
-        end.prev = end.next = end
-        self.size = 0
-
-    def append(self, block: Block) -> None:
-        """Add `block` as the newest. Mutates: the list."""
-        end = self._end
-        block.prev, block.next = end.prev, end
-        end.prev.next = end.prev = block
-        self.size += 1
-
-    def remove(self, block: Block) -> None:
-        """Take `block` out, wherever it is. Mutates: the list."""
-        block.prev.next, block.next.prev = block.next, block.prev
-        self.size -= 1
-
-    @property
-    def oldest(self) -> Block | None:
-        """The block unused for longest."""
-        return self._end.next if self.size else None
-
-    def blocks(self) -> list[Block]:
-        """Return the blocks, oldest first."""
-        found, block = [], self._end.next
-        while block is not self._end:
-            found.append(block)
-            block = block.next
-        return found
 
 
 class BlockPool:
@@ -78,6 +40,7 @@ class BlockPool:
         capacity: CacheCapacity,
         block_bytes: Sequence[int],
         *,
+        num_paged: int,
         on_evict: Callable[[Block], None],
         give_back: Callable[[int, list[int]], None],
         events: EventSink = NULL_SINK,
@@ -86,19 +49,20 @@ class BlockPool:
 
         Args:
             block_bytes: per group, bytes of one block.
+            num_paged: the groups, from the first, that have a block for every few tokens.
             on_evict: called with a cached block that is about to be reused; must unpublish it.
             give_back: called with (group, block ids) whose memory is to be returned to the system.
         """
         self.num_blocks = capacity.num_blocks
         self.ledger_bytes = capacity.ledger_bytes
         self.block_bytes = tuple(block_bytes)
-        self.row_bytes = sum(block_bytes)
-        """Bytes of one block in every group."""
+        self._num_paged = num_paged
         self._on_evict = on_evict
         self._give_back = give_back
         self._events = events
         groups = range(len(self.num_blocks))
-        self._cached = [CachedList(group) for group in groups]
+        self._cached: list[OrderedDict[Block, None]] = [OrderedDict() for _ in groups]
+        """The oldest first; a dict that finds its first entry as fast as any."""
         self._free: list[deque[Block]] = [deque() for _ in groups]
         self._returned: list[list[Block]] = [[] for _ in groups]
         """Free blocks whose memory was given back."""
@@ -120,10 +84,15 @@ class BlockPool:
             num_bytes += count * self.block_bytes[group]
         return num_bytes <= self.ledger_bytes
 
-    def num_free_rows(self) -> int:
-        """Return how many more blocks every group can give at the same time."""
-        by_bytes = (self.ledger_bytes - self.used_bytes) // self.row_bytes
-        return min(by_bytes, *map(int.__sub__, self.num_blocks, self.num_used))
+    def num_free_rows(self, reserved: Sequence[int] | None = None) -> int:
+        """Return how many more blocks each paged group can give, beside those reserved per group; maybe below 0."""
+        left, num_bytes = list(map(int.__sub__, self.num_blocks, self.num_used)), self.ledger_bytes - self.used_bytes
+        if reserved is not None:
+            left = list(map(int.__sub__, left, reserved))
+            num_bytes -= sum(map(int.__mul__, self.block_bytes, reserved))
+            if min(left) < 0:
+                return -1
+        return min(num_bytes // sum(self.block_bytes[: self._num_paged]), *left[: self._num_paged])
 
     def allocate(self, group: int) -> Block:
         """Return an unpublished block with one user. The caller has made sure that there is one.
@@ -152,21 +121,15 @@ class BlockPool:
         return block
 
     def touch(self, block: Block) -> None:
-        """Add a user to a block that is used or cached.
-
-        Mutates: block; the pool, if it was cached.
-        """
+        """Add a user to a block that is used or cached. Mutates: block; the pool, if it was cached."""
         if block.ref_cnt == 0:
-            self._cached[block.group].remove(block)
+            del self._cached[block.group][block]
             self.num_used[block.group] += 1
             self.used_bytes += self.block_bytes[block.group]
         block.ref_cnt += 1
 
     def release(self, block: Block) -> None:
-        """Take a user from a block; without users a published one is cached, another is free.
-
-        Mutates: block, the pool.
-        """
+        """Take a user from a block; without any, a published one is cached, another free. Mutates: block, the pool."""
         block.ref_cnt -= 1
         if block.ref_cnt:
             assert block.ref_cnt > 0, f"block {block.block_id} of group {block.group} was released too often"
@@ -180,7 +143,7 @@ class BlockPool:
         else:
             self._clock += 1
             block.cached_at = self._clock
-            self._cached[group].append(block)
+            self._cached[group][block] = None
 
     def trim(self) -> None:
         """Give back memory of free blocks, the longest free first, as far as committed memory exceeds the ledger.
@@ -201,46 +164,19 @@ class BlockPool:
     def evict_all(self) -> None:
         """Forget all cached blocks. Mutates: the pool."""
         for group, cached in enumerate(self._cached):
-            while cached.size:
+            while cached:
                 self._evict(group)
 
     def _oldest_group(self) -> int:
         """Return the group that has the block unused for longest."""
-        oldest = [cached.oldest for cached in self._cached]
-        return min((block.cached_at, block.group) for block in oldest if block is not None)[1]
+        return min((next(iter(cached)).cached_at, group) for group, cached in enumerate(self._cached) if cached)[1]
 
     def _evict(self, group: int) -> None:
         """Make the group's oldest cached block a free one."""
-        block = self._cached[group].oldest
-        assert block is not None, f"group {group} has no block left: the caller did not check"
-        self._cached[group].remove(block)
+        assert self._cached[group], f"group {group} has no block left: the caller did not check"
+        block, _ = self._cached[group].popitem(last=False)
         self._on_evict(block)
         self.held_bytes -= self.block_bytes[group]
         self._free[group].append(block)
         if self._events.enabled:
             self._events.emit(BlockEvicted(group, block.block_id))
-
-    def check_integrity(self) -> None:
-        """Assert that free + cached + used = total in every group, and that the ledger agrees.
-
-        Raises: AssertionError.
-        """
-        held = committed = 0
-        for group, total in enumerate(self.num_blocks):
-            cached = self._cached[group].blocks()
-            free = [*self._free[group], *self._returned[group]]
-            untouched = total - self._num_touched[group]
-            assert len(cached) == self._cached[group].size, f"group {group} miscounts its cached blocks"
-            num_all = len(free) + untouched + len(cached) + self.num_used[group]
-            assert num_all == total, f"group {group} lost blocks: {num_all} of {total}"
-            assert all(block.ref_cnt == 0 for block in cached + free), f"group {group} lists a used block as unused"
-            assert all(block.node is not None for block in cached), f"group {group} caches an unpublished block"
-            assert all(block.node is None for block in free), f"group {group} lists a published block as free"
-            ids = [block.block_id for block in cached + free]
-            assert len(set(ids)) == len(ids), f"group {group} lists a block twice"
-            held += (self.num_used[group] + len(cached)) * self.block_bytes[group]
-            committed += (self._num_touched[group] - len(self._returned[group])) * self.block_bytes[group]
-        used = sum(count * size for count, size in zip(self.num_used, self.block_bytes, strict=True))
-        assert (used, held) == (self.used_bytes, self.held_bytes), "the ledger miscounts"
-        assert committed == self._committed_bytes, "committed memory is miscounted"
-        assert held <= self.ledger_bytes, f"{held} bytes held, more than the ledger's {self.ledger_bytes}"

@@ -1,71 +1,52 @@
-"""How many tokens of a prompt one step computes. Any cut gives the same bits, so this is only about time."""
+"""How many tokens of prompts one step computes. Any cut gives the same bits, so this is only about time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octavo.config import SchedulerConfig
 
 
-class ChunkSizer(Protocol):
-    """Limits the rows that one prefill takes of a step while other requests wait or decode."""
+class ChunkSizer:
+    """Limits prompts for the sake of those who share a step with them.
 
-    def limit(self, token_budget: int) -> int:
-        """Return the most tokens one prefill takes of a step that has `token_budget` for all; at least 1."""
-        ...
-
-    def observe(self, num_tokens: int, step_seconds: float, limited: bool) -> None:
-        """Learn from a step: its rows, its time, and whether a prefill in it was cut at the limit.
-
-        Mutates: self.
-        """
-        ...
-
-
-class FixedChunkSizer:
-    """A constant limit; 0 means none."""
-
-    def __init__(self, long_prefill_token_threshold: int) -> None:
-        self._threshold = long_prefill_token_threshold
-
-    def limit(self, token_budget: int) -> int:
-        return min(self._threshold, token_budget) if self._threshold > 0 else token_budget
-
-    def observe(self, num_tokens: int, step_seconds: float, limited: bool) -> None:
-        """See `ChunkSizer`. A constant learns nothing."""
-
-
-class TargetItlChunkSizer:
-    """A limit that keeps steps near a target time, so that decoding requests see a steady inter-token latency.
-
-    A step that took too long shrinks the limit in proportion; one that was cut at the limit and still had time to spare
-    lets it grow by a quarter.
+    Beside any other request, one prompt takes at most `long_prefill_token_threshold` tokens of a step. Beside requests
+    that decode and are streamed, all prompts together take what lets the step end within `target_itl_ms`; by default,
+    within `SLOWDOWN` times what it takes without them. What a row costs is measured.
     """
 
-    SMALLEST = 16
-    """Below one tile of tokens a row costs as much as sixteen."""
+    SLOWDOWN = 2.5
+    SMALLEST = 4
+    """A prompt goes on at this pace at least, though the step takes longer then."""
+    _WEIGHT = 0.3
+    """Of the newest measurement in the running mean."""
 
-    def __init__(self, target_itl_ms: float, max_num_batched_tokens: int) -> None:
-        self._target_seconds = target_itl_ms / 1000.0
-        self._most = max_num_batched_tokens
-        self._limit = min(max(self.SMALLEST, max_num_batched_tokens // 4), self._most)
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._budget = config.max_num_batched_tokens
+        self.most_of_one_prompt = config.long_prefill_token_threshold or self._budget
+        self._target_seconds = None if config.target_itl_ms is None else config.target_itl_ms / 1000.0
+        self._is_unlimited = config.target_itl_ms is None and config.long_prefill_token_threshold == 0
+        self._decode_seconds = 0.0
+        """Of one decoding row; 0 until it was measured."""
+        self._prefill_seconds = 0.0
+        """Of one token of a prompt."""
 
-    def limit(self, token_budget: int) -> int:
-        return min(self._limit, token_budget)
+    def most_beside_streams(self, num_decoding: int) -> int:
+        """Return the most tokens of prompts in a step with `num_decoding` decoding rows."""
+        alone = self._decode_seconds * num_decoding
+        target = self.SLOWDOWN * alone if self._target_seconds is None else self._target_seconds
+        if self._is_unlimited or target == 0.0 or self._prefill_seconds == 0.0:
+            return self._budget
+        return min(max(self.SMALLEST, int((target - alone) / self._prefill_seconds)), self._budget)
 
-    def observe(self, num_tokens: int, step_seconds: float, limited: bool) -> None:
-        if not limited or step_seconds <= 0.0:
-            return
-        ratio = self._target_seconds / step_seconds
-        if ratio < 1.0:
-            self._limit = max(min(self.SMALLEST, self._most), int(min(self._limit, num_tokens) * ratio))
-        elif ratio > 1.25:
-            self._limit = min(self._most, self._limit + max(1, self._limit // 4))
+    def observe(self, num_decoding: int, num_prefill_tokens: int, step_seconds: float) -> None:
+        """Learn from the time of a step. Mutates: self."""
+        if num_prefill_tokens >= self.SMALLEST:
+            rest = max(0.0, step_seconds - self._decode_seconds * num_decoding)
+            self._prefill_seconds = self._mean(self._prefill_seconds, rest / num_prefill_tokens)
+        elif num_prefill_tokens <= 0 < num_decoding:
+            self._decode_seconds = self._mean(self._decode_seconds, step_seconds / num_decoding)
 
-
-def make_chunk_sizer(config: SchedulerConfig) -> ChunkSizer:
-    """Return the sizer that the options ask for."""
-    if config.target_itl_ms is not None:
-        return TargetItlChunkSizer(config.target_itl_ms, config.max_num_batched_tokens)
-    return FixedChunkSizer(config.long_prefill_token_threshold)
+    def _mean(self, known: float, measured: float) -> float:
+        return known + self._WEIGHT * (measured - known) if known else measured

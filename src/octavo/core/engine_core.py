@@ -1,22 +1,19 @@
-"""ROLE 1: the loop. Takes requests and aborts from the inbox, runs a step at a time, and goes on when a step fails.
+"""ROLE 1: the loop. Takes requests and aborts between steps, runs a step at a time, and goes on when a step fails.
 
-`check_fits`, `add_request`, `abort_request` and `cancel` are safe from any thread; the rest is for the engine's thread.
+All of it is for one thread, but `check_fits` and `cancel`, which are safe from any.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.core.request import Request
 from octavo.core.scheduler import StalledError
 from octavo.errors import EngineDeadError, RequestError, StepCancelledError
-from octavo.observe.events import NULL_SINK, EventSink, RequestRefused
 
 if TYPE_CHECKING:
     from octavo.core.executor import Executor
+    from octavo.core.request import Request
     from octavo.core.scheduler import Scheduler
     from octavo.core.step import EngineCoreOutput, SchedulerOutput
 
@@ -36,28 +33,17 @@ class EngineStats(NamedTuple):
     prefix_cache_queries: int
     """Tokens looked up in the prefix cache; hits are those found."""
     prefix_cache_hits: int
+    peak_kv_blocks: int
+    """Most blocks that running requests held at once."""
 
 
 class EngineCore:
     """Control plane and data plane, put together by `step`."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        *,
-        masks: MaskSource = lambda _: None,
-        events: EventSink = NULL_SINK,
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, masks: MaskSource = lambda _: None) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self._masks = masks
-        self._events = events
-        self._lock = threading.Lock()
-        self._inbox: deque[Request | str] = deque()
-        """Requests to be added, and ids to be aborted, in order of arrival."""
-        self._arriving: set[str] = set()
-        """Ids of the requests in the inbox."""
         self._outputs: list[EngineCoreOutput] = []
         """Not yet returned."""
         self._is_alive = True
@@ -74,7 +60,7 @@ class EngineCore:
         return self.scheduler.update(plan, result)
 
     def advance(self) -> list[EngineCoreOutput]:
-        """Take the inbox, run one step if there is work, and return what came of both.
+        """Run one step if there is work; return what came of it, and of aborts since the last.
 
         A step that fails costs only the request that made it fail, which ends with "error"; finding it takes some
         steps. A cancelled step is computed again at the next call.
@@ -82,7 +68,6 @@ class EngineCore:
         Raises: `EngineDeadError` after `shutdown`; KeyboardInterrupt and its like, after undoing the step.
         """
         self._check_alive()
-        self._take_inbox()
         scheduler = self.scheduler
         if len(scheduler.roster):
             try:
@@ -104,7 +89,7 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether `advance` has anything to do or to return."""
-        return bool(self._inbox or self._outputs or len(self.scheduler.roster))
+        return bool(self._outputs or len(self.scheduler.roster))
 
     def check_fits(self, prompt_len: int, max_tokens: int | None) -> int:
         """Return the `max_tokens` that a request of this prompt gets; None means as many as fit.
@@ -114,35 +99,27 @@ class EngineCore:
         return self.scheduler.admission.check_fits(prompt_len, max_tokens)
 
     def add_request(self, request: Request) -> None:
-        """Post a request; it is seen at the next step.
+        """Let a request wait for its first step.
 
-        Mutates: the inbox, request.
+        Mutates: the scheduler, request.
         Raises: `RequestError` if it can never fit or its id is in use; `EngineDeadError` after `shutdown`.
         """
         self._check_alive()
-        try:
-            request.max_tokens = self.check_fits(request.prompt_len, request.max_tokens)
-            with self._lock:
-                if request.request_id in self._arriving or request.request_id in self.scheduler.roster:
-                    raise RequestError(
-                        f"request id {request.request_id!r} is in use; choose another, or wait until it has ended",
-                        parameter="request_id",
-                        value=request.request_id,
-                    )
-                self._arriving.add(request.request_id)
-                self._inbox.append(request)
-        except RequestError as error:
-            if self._events.enabled:
-                self._events.emit(RequestRefused(request.request_id, str(error)))
-            raise
+        request.max_tokens = self.check_fits(request.prompt_len, request.max_tokens)
+        if request.request_id in self.scheduler.roster:
+            raise RequestError(
+                f"request id {request.request_id!r} is in use; choose another, or wait until it has ended",
+                parameter="request_id",
+                value=request.request_id,
+            )
+        self.scheduler.add(request)
 
     def abort_request(self, request_id: str) -> None:
-        """Post an abort; at the next step all completions of the request end with "abort". Unknown ids are ignored.
+        """End all completions of a request with "abort", which `advance` tells. Unknown ids are ignored.
 
-        Mutates: the inbox.
+        Mutates: the scheduler, self.
         """
-        with self._lock:
-            self._inbox.append(request_id)
+        self._outputs += self.scheduler.abort(request_id)
 
     def cancel(self) -> None:
         """Stop the step that is being computed. Its members are recomputed at the next one, unless aborted before."""
@@ -166,14 +143,8 @@ class EngineCore:
             roster.num_preemptions,
             manager.num_queried_tokens,
             manager.num_hit_tokens,
+            scheduler.peak_used_blocks,
         )
-
-    def check_integrity(self) -> None:
-        """Assert that blocks, tables, ledger and index agree: for tests, and for an idle engine. Reads every block.
-
-        Raises: AssertionError.
-        """
-        self.scheduler.manager.check_integrity(self.scheduler.roster.running)
 
     def shutdown(self) -> None:
         """Stop for good; idempotent. Requests that have not ended are dropped without an output.
@@ -187,14 +158,3 @@ class EngineCore:
         """Raise `EngineDeadError` after `shutdown`."""
         if not self._is_alive:
             raise EngineDeadError("the engine was closed; make a new one")
-
-    def _take_inbox(self) -> None:
-        """Add and abort what was posted, in order."""
-        while self._inbox:
-            with self._lock:
-                item = self._inbox.popleft()
-                if isinstance(item, Request):
-                    self.scheduler.add(item)
-                    self._arriving.discard(item.request_id)
-                    continue
-            self._outputs += self.scheduler.abort(item)

@@ -41,9 +41,7 @@ class StepPlanner:
         """Forget the last step."""
         self.num_decoding = 0
         """Running requests that lacked one token."""
-        self.chunk_was_limited = False
-        """Whether a prefill got less than it could have had, because of the others."""
-        self._budget = self.config.max_num_batched_tokens
+        self._budget = self._prefill_budget = self.config.max_num_batched_tokens
         self._planned: list[Request] = []
         self._prefilling: list[Request] = []
         """Running requests that lack more than one token."""
@@ -67,6 +65,8 @@ class StepPlanner:
             lacks_one = request.num_tokens - request.num_computed_tokens == 1
             (decoding if lacks_one else self._prefilling).append(request)
         self.num_decoding = len(decoding)
+        if self.config.enable_chunked_prefill and any(request.is_streamed for request in decoding):
+            self._prefill_budget = self.chunk_sizer.most_beside_streams(self.num_decoding)
         running, planned = RequestStatus.RUNNING, self._planned
         for request in decoding:
             if self._budget == 0:
@@ -83,7 +83,7 @@ class StepPlanner:
             self._budget -= 1
             planned.append(request)
         for request in self._prefilling:
-            if self._budget == 0:
+            if min(self._budget, self._prefill_budget) == 0:
                 return
             if request.status is running:
                 self._give_chunk(request, self._chunk(request.num_tokens - request.num_computed_tokens, 0))
@@ -103,7 +103,7 @@ class StepPlanner:
         """Give a waiting request a seat and its first tokens, or return why not."""
         if not self.roster.has_free_seat:
             return "seats"
-        if self._budget == 0:
+        if min(self._budget, self._prefill_budget) == 0:
             return "token_budget"
         nodes = self.manager.find_cached_prefix(request)
         lacking = request.num_tokens - len(nodes) * self.manager.block_size
@@ -127,13 +127,10 @@ class StepPlanner:
 
     def _chunk(self, lacking: int, num_itself_waiting: int) -> int:
         """Return how many of the tokens a request lacks it may compute in this step, blocks aside."""
-        chunk = min(lacking, self._budget)
+        chunk = min(lacking, self._budget, self._prefill_budget)
         others = self.num_decoding or len(self.roster.waiting) > num_itself_waiting
         if others and self.config.enable_chunked_prefill:
-            limit = self.chunk_sizer.limit(self.config.max_num_batched_tokens)
-            if limit < chunk:
-                self.chunk_was_limited = True
-                return limit
+            chunk = min(chunk, self.chunk_sizer.most_of_one_prompt)
         return chunk
 
     def _give_chunk(self, request: Request, chunk: int) -> None:
@@ -143,6 +140,7 @@ class StepPlanner:
             self.manager.allocate(request, num_tokens)
             request.num_scheduled_tokens = num_tokens
             self._budget -= num_tokens
+            self._prefill_budget -= num_tokens
             self._planned.append(request)
 
     def _make_room(self, request: Request, num_tokens: int) -> int:
@@ -156,7 +154,9 @@ class StepPlanner:
             fits = self.manager.num_tokens_that_fit(request, num_tokens)
             if fits >= least:
                 return fits
-            self._budget += self.roster.running[-1].num_scheduled_tokens
+            last = self.roster.running[-1]
+            self._budget += last.num_scheduled_tokens
+            last.num_scheduled_tokens = 0
             self._has_preempted = True
             if self.roster.preempt_last("blocks", request.request_id) is request:
                 return 0
@@ -182,13 +182,13 @@ class StepPlanner:
         return forks
 
     def _can_seat_child(self, parent: Request) -> bool:
-        """Whether a child may run at once: a seat, a block for its own tail, and nobody waiting who goes first."""
+        """Whether a child may run at once: a seat, blocks for its own tail, and nobody waiting who goes first."""
         if not self.roster.has_free_seat or self.search.is_active:
             return False
         first = self.roster.waiting.peek()
         if first is not None and first.rank < parent.rank:
             return False
-        return self.manager.pool.num_free_rows() > len(self.roster.running)
+        return self.manager.pool.can_allocate([n + 1 for n in self.manager.blocks_to_go_on(len(self.roster.running))])
 
     def _note_deferred(self, request: Request, reason: ev.DeferReason) -> None:
         """Remember why the first in the queue waits, and say so if that is new."""

@@ -8,8 +8,6 @@ token, by induction, and no hash has to be trusted. Each cache group may hold on
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +58,13 @@ class PrefixIndex:
             uid = node.uid
         return nodes
 
+    def descend(self, node: PrefixNode, token_ids: array[int], block_size: int, extra: ExtraKey) -> PrefixNode:
+        """Return the node at these blocks of tokens after `node`, new if need be, and pin it. Mutates: the index."""
+        for start in range(0, len(token_ids), block_size):
+            node = self.child(node, token_ids[start : start + block_size].tobytes(), extra)
+        self.pin(node)
+        return node
+
     def child(self, parent: PrefixNode, token_bytes: bytes, extra: ExtraKey) -> PrefixNode:
         """Return the node of these tokens after `parent`, new if need be.
 
@@ -74,10 +79,7 @@ class PrefixIndex:
         return node
 
     def pin(self, node: PrefixNode) -> None:
-        """Keep `node` until `unpin`, because a request will publish what comes after it.
-
-        Mutates: node.
-        """
+        """Keep `node` until `unpin`, because a request will publish what comes after it. Mutates: node."""
         node.num_links += 1
 
     def unpin(self, node: PrefixNode) -> None:
@@ -94,10 +96,7 @@ class PrefixIndex:
         block.node = node
 
     def detach(self, block: Block) -> None:
-        """Take a published block out of the index.
-
-        Mutates: block; the index, if nothing else holds its node.
-        """
+        """Take a published block out of the index. Mutates: block; the index, if nothing else holds its node."""
         node = block.node
         assert node is not None, "the block is published"
         node.blocks[block.group] = None
@@ -111,21 +110,3 @@ class PrefixIndex:
             del self._nodes[node.key]
             node = node.parent
             node.num_links -= 1
-
-    def check_integrity(self, pinned: Iterable[PrefixNode]) -> None:
-        """Assert that links, blocks and keys agree; `pinned` has a node once for each of its pins.
-
-        Raises: AssertionError.
-        """
-        links = Counter(pinned)
-        links.update(node.parent for node in self._nodes.values() if node.parent is not None)
-        assert self.root.num_links == links[self.root], "the root miscounts its links"
-        for key, node in self._nodes.items():
-            assert node.key == key, f"node {node.uid} is filed under another key"
-            held = [block for block in node.blocks if block is not None]
-            assert node.num_blocks == len(held), f"node {node.uid} miscounts its blocks"
-            assert all(block.node is node for block in held), f"a block of node {node.uid} names another node"
-            assert node.num_links == links[node], f"node {node.uid} miscounts its links"
-            assert node.num_blocks or node.num_links, f"node {node.uid} is held by nothing"
-            assert node.parent is not None, f"node {node.uid} has no parent"
-            assert node.parent is self.root or self._nodes.get(node.parent.key) is node.parent, "a parent was dropped"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from octavo.core.block_pool import Block
     from octavo.core.prefix_index import PrefixNode
+    from octavo.core.step import Move, TokenLogprobs
     from octavo.observe.events import DeferReason
     from octavo.sampling_params import SamplingParams
 
@@ -35,12 +36,12 @@ class RequestStatus(Enum):
 
 @dataclass(slots=True, eq=False)
 class BlockTables:
-    """The blocks of a running request: one table per cache group, all of the same length."""
+    """The blocks of a running request: one table per paged cache group, all of the same length, and its slots."""
 
     tables: list[list[Block | None]]
-    """Per group; None where a window left the block behind."""
+    """Per paged group; None where a window left the block behind."""
     num_left_behind: list[int]
-    """Per group, leading entries that are None."""
+    """Per paged group, leading entries that are None."""
     num_slots: int
     """Tokens that fit in the tables."""
     node: PrefixNode
@@ -48,14 +49,22 @@ class BlockTables:
     num_published: int
     next_commit: int
     """At this many computed tokens, another block is full."""
+    slots: list[Block] = field(default_factory=list)
+    """Per state group, which come after the paged ones, where the request's state is."""
+    junction: int = 0
+    """Where the index knew no more of its tokens, if it runs over what others have computed: worth a snapshot."""
     shares_tail: bool = False
-    """The last block may have other users who write to it too: look before writing."""
-    moves: list[tuple[int, int, int]] = field(default_factory=list)
-    """(group, source, target) block copies to be done before the next step."""
+    """The last block and the slots may have other users who write to them too: look before writing."""
+    moves: list[Move] = field(default_factory=list)
+    """To be done before the next step."""
     num_sent: int = -1
     """Entries of each table that the data plane knows; -1 until the seat was assigned there."""
     replaced: list[tuple[int, int]] = field(default_factory=list)
-    """(group, index) of entries that changed since they were sent."""
+    """(group, index) of entries that changed since they were sent; the only entry of a state group has index 0."""
+
+    def entry(self, group: int, index: int) -> Block | None:
+        """Return one entry of a group's table."""
+        return self.tables[group][index] if group < len(self.tables) else self.slots[group - len(self.tables)]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +86,8 @@ class Request:
     """Cached blocks are shared only with requests of the same salt."""
     make_stop_checker: Callable[[], StopChecker] | None = field(default=None, kw_only=True)
     """Called once per completion, if stop strings are to be looked for."""
+    is_streamed: bool = field(default=True, kw_only=True)
+    """Each token is told at once; else the first is, and the rest at the end: nobody is woken in between."""
     index: int = field(default=0, kw_only=True)
     """Which of the n completions."""
 
@@ -105,10 +116,13 @@ class Request:
     num_scored_tokens: int = field(init=False)
     """Prompt tokens whose logprobs are out or not wanted; the first never has one."""
     num_preemptions: int = field(default=0, init=False)
+    num_told_tokens: int = field(init=False)
+    """Prompt, and output that an `EngineCoreOutput` told of."""
+    untold_logprobs: list[TokenLogprobs] = field(default_factory=list, init=False)
 
     def __post_init__(self, prompt_token_ids: Sequence[int]) -> None:
         self.token_ids = array("i", prompt_token_ids)
-        self.prompt_len = self.num_tokens = len(self.token_ids)
+        self.prompt_len = self.num_tokens = self.num_told_tokens = len(self.token_ids)
         self.num_unborn = self.params.n - 1 if self.index == 0 else 0
         self.rank = (self.priority, self.arrival, self.index)
         self.ends_early = self.params.all_stop_token_ids
@@ -133,6 +147,7 @@ class Request:
             priority=self.priority,
             cache_salt=self.cache_salt,
             make_stop_checker=self.make_stop_checker,
+            is_streamed=self.is_streamed,
             index=index,
         )
         child.rank = (*self.rank[:2], index)

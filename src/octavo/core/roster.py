@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from octavo.core.request import Request, RequestStatus
 from octavo.core.request_queue import RequestQueue
-from octavo.core.step import EngineCoreOutput, FinishReason, TokenLogprobs
+from octavo.core.step import EngineCoreOutput, FinishReason
 from octavo.observe import events as ev
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class Roster:
         self.step_id = 0
         """Of the last step that was planned."""
         self.num_preemptions = 0
+        self.released_seats: list[int] = []
+        """Given up since the last plan."""
         self._manager = manager
         self._events = events
         self._alive: dict[str, set[Request]] = {}
         """Per request id, the completions that are born and have not ended."""
         self._free_seats = list(reversed(range(num_seats)))
-        self._released_seats: dict[int, None] = {}
-        """Seats that the data plane does not know to be free, in order of release."""
 
     def __len__(self) -> int:
         """Return the requests that have not ended; completions of one prompt count once."""
@@ -58,10 +58,7 @@ class Roster:
         self.waiting.push(request)
 
     def seat(self, request: Request) -> None:
-        """Give a seat to a request that has its tables, and that is not in the queue.
-
-        Mutates: self, request.
-        """
+        """Give a seat to a request that has its tables, and that is not in the queue. Mutates: self, request."""
         self._alive[request.request_id].add(request)
         request.seat = self._free_seats.pop()
         request.status = RequestStatus.RUNNING
@@ -69,23 +66,23 @@ class Roster:
         insort(self.running, request, key=lambda other: other.rank)
 
     def preempt_last(self, reason: ev.PreemptReason, by_request_id: str | None = None) -> Request:
-        """Preempt the running request that ranks last, and return it.
-
-        Mutates: self, the manager, that request.
-        """
-        victim = self.running.pop()
-        self._preempt(victim, reason, by_request_id)
+        """Preempt the running request that ranks last, and return it. Mutates: self, the manager, that request."""
+        victim = self.running[-1]
+        self.preempt([victim], reason, by_request_id)
         return victim
 
-    def preempt_all(self, reason: ev.PreemptReason) -> None:
-        """Preempt everyone, the last in rank first. Mutates: self, the manager, requests."""
-        while self.running:
-            self.preempt_last(reason)
-
-    def preempt(self, requests: Iterable[Request], reason: ev.PreemptReason) -> None:
-        """Preempt these running requests. Mutates: self, the manager, requests."""
+    def preempt(self, requests: Iterable[Request], reason: ev.PreemptReason, by_request_id: str | None = None) -> None:
+        """Send running requests back to the queue, to be recomputed. Mutates: self, the manager, requests."""
         for request in requests:
-            self._preempt(request, reason, None)
+            if self._events.enabled:
+                key = (self.step_id, request.request_id, request.index)
+                self._events.emit(ev.RequestPreempted(*key, reason, by_request_id, request.num_computed_tokens))
+            self._vacate(request)
+            request.status = RequestStatus.WAITING
+            request.num_computed_tokens = request.num_scheduled_tokens = 0
+            request.num_preemptions += 1
+            self.num_preemptions += 1
+            self.waiting.push(request)
         self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
     def end(self, request: Request, finish_reason: FinishReason, error: str | None = None) -> list[EngineCoreOutput]:
@@ -93,9 +90,12 @@ class Roster:
 
         Mutates: as `retire`.
         """
-        outputs = [make_output(request, finish_reason=finish_reason, error=error)]
+        outputs = [take_output(request, finish_reason, None, error)]
         for index in range(request.params.n - request.num_unborn, request.params.n):
-            outputs.append(make_output(request, index=index, finish_reason=finish_reason, error=error))
+            seed = request.seed - request.index + index
+            outputs.append(
+                EngineCoreOutput(request.request_id, index, [], finish_reason=finish_reason, error=error, seed=seed)
+            )
         self.retire(request, finish_reason, None)
         return outputs
 
@@ -124,63 +124,36 @@ class Roster:
 
     def drop_finished(self) -> None:
         """Take ended requests off the running list, all at once. Mutates: self."""
-        if any(request.status is RequestStatus.FINISHED for request in self.running):
-            self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
-
-    def take_released_seats(self) -> list[int]:
-        """Return the seats to be released by the next plan, which then count as known.
-
-        Mutates: self.
-        """
-        released = list(self._released_seats)
-        self._released_seats.clear()
-        return released
-
-    def release_again(self, seats: Iterable[int]) -> None:
-        """Put seats on the list again: the data plane may not have read the plan that released them.
-
-        Mutates: self.
-        """
-        self._released_seats.update(dict.fromkeys(seats))
-
-    def _preempt(self, victim: Request, reason: ev.PreemptReason, by_request_id: str | None) -> None:
-        """Send a running request back to the queue, to be recomputed; the running list is the caller's."""
-        if self._events.enabled:
-            key = (self.step_id, victim.request_id, victim.index)
-            self._events.emit(ev.RequestPreempted(*key, reason, by_request_id, victim.num_computed_tokens))
-        self._vacate(victim)
-        victim.status = RequestStatus.WAITING
-        victim.num_computed_tokens = victim.num_scheduled_tokens = 0
-        victim.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.push(victim)
+        self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
     def _vacate(self, request: Request) -> None:
         """Take seat and blocks from a running request."""
         self._manager.free(request)
         self._free_seats.append(request.seat)
-        self._released_seats[request.seat] = None
+        self.released_seats.append(request.seat)
         request.seat = -1
 
 
-def make_output(
+def take_output(
     request: Request,
-    *,
-    index: int | None = None,
     finish_reason: FinishReason | None = None,
+    stop_reason: int | str | None = None,
     error: str | None = None,
-    prompt_logprobs: list[TokenLogprobs] | None = None,
 ) -> EngineCoreOutput:
-    """Return an output without a token; `index` names a completion that was never born."""
-    born = index is None
-    return EngineCoreOutput(
-        request_id=request.request_id,
-        index=request.index if index is None else index,
-        new_token_ids=[],
-        prompt_logprobs=prompt_logprobs,
-        finish_reason=finish_reason,
-        error=error,
-        num_cached_tokens=max(request.num_cached_tokens, 0) if born else 0,
-        num_preemptions=request.num_preemptions if born else 0,
-        seed=request.seed if index is None else request.seed - request.index + index,
+    """Return an output with all tokens of a completion that were not told yet. Mutates: request."""
+    output = EngineCoreOutput(
+        request.request_id,
+        request.index,
+        request.token_ids[request.num_told_tokens :].tolist(),
+        request.untold_logprobs or None,
+        None,
+        finish_reason,
+        stop_reason,
+        error,
+        max(request.num_cached_tokens, 0),
+        request.num_preemptions,
+        request.seed,
     )
+    request.num_told_tokens = request.num_tokens
+    request.untold_logprobs = []
+    return output

@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from octavo.core.admission import AdmissionPolicy
-from octavo.core.chunking import make_chunk_sizer
+from octavo.core.chunking import ChunkSizer
 from octavo.core.fault_search import FaultSearch
 from octavo.core.planner import StepPlanner
 from octavo.core.request import Request
 from octavo.core.request_queue import rank_under
-from octavo.core.roster import Roster, make_output
+from octavo.core.roster import Roster, take_output
 from octavo.core.step import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
-from octavo.core.step_plan import PlannedStep, write_plan
+from octavo.core.step_plan import PlannedStep, PlanWriter
 from octavo.core.stopping import check_stop
 from octavo.observe import events as ev
 
@@ -46,19 +46,21 @@ class Scheduler:
         self.manager = manager
         self.roster = Roster(config.max_num_seqs, manager, events)
         self.admission = AdmissionPolicy(config, manager)
-        self._chunk_sizer = make_chunk_sizer(config)
+        self._chunk_sizer = ChunkSizer(config)
         self._search = FaultSearch()
         self._events = events
         self._planner = StepPlanner(
             config, manager, self.roster, self.admission, self._chunk_sizer, self._search, events
         )
+        self._writer = PlanWriter()
         self.num_generated_tokens = 0
+        self.peak_used_blocks = 0
+        """Most blocks that running requests held at once."""
         self._step: PlannedStep | None = None
         """The step that is being computed."""
 
     def add(self, request: Request) -> None:
         """Put a new request, which passed `check_fits`, in the queue. Mutates: self, request."""
-        assert request.request_id not in self.roster, f"request id {request.request_id} is in use"
         request.rank = rank_under(self._policy, request)
         self.roster.enqueue(request)
 
@@ -80,14 +82,18 @@ class Scheduler:
         Raises: `StalledError` if there is nothing to compute.
         """
         assert self._step is None, "a step is accounted for before the next is planned"
-        self.roster.step_id += 1
+        roster = self.roster
+        roster.step_id += 1
         if self._search.clear_passed():
-            self.roster.preempt_all("fault_search")
+            roster.preempt(reversed(roster.running), "fault_search")
         requests, forks = self._planner.plan()
         if not requests:
-            raise StalledError(f"{len(self.roster.waiting)} requests wait and none can run")
-        self._step = write_plan(self.roster.step_id, self.roster.take_released_seats(), requests, forks)
-        if self._events.enabled:
+            raise StalledError(f"{len(roster.waiting)} requests wait and none can run")
+        self._step = self._writer.write(roster.step_id, roster.released_seats, requests, forks)
+        self._step.plan.state_saves = self.manager.states.plan_saves(requests)
+        roster.released_seats = []
+        self.peak_used_blocks = max(self.peak_used_blocks, sum(self.manager.pool.num_used))
+        if self._events.wants_steps:
             self._emit_planned(self._step)
         return self._step.plan
 
@@ -103,49 +109,39 @@ class Scheduler:
         _check_result(step, result)
         self._step = None
         self._publish(step, {step.samplers[row] for row in result.row_errors})
-        prompt_logprobs = self._take_prompt_logprobs(step, result)
-        outputs: list[EngineCoreOutput] = []
-        row_errors, logprobs = result.row_errors, result.logprobs
+        outputs = self._tell_prompt_logprobs(step, result)
         for row, (request, token_id) in enumerate(zip(step.samplers, result.token_ids, strict=True)):
-            scored = prompt_logprobs.pop(request, None) if prompt_logprobs else None
-            if row in row_errors:
-                outputs += self.roster.end(request, "error", row_errors[row])
-                continue
-            try:
-                request.token_ids.append(token_id)
-                request.num_tokens += 1
-                stop = check_stop(request)
-            except Exception as error:
-                # Stop checkers and sampled ids belong to one request; what goes wrong in them ends it alone.
-                outputs += self.roster.end(request, "error", f"{type(error).__name__}: {error}")
-                continue
-            logprob = logprobs[row]
-            finish_reason, stop_reason = stop or (None, None)
-            output = EngineCoreOutput(
-                request.request_id,
-                request.index,
-                [token_id],
-                None if logprob is None else [logprob],
-                scored,
-                finish_reason,
-                stop_reason,
-                None,
-                request.num_cached_tokens,
-                request.num_preemptions,
-                request.seed,
-            )
-            outputs.append(output)
-            if finish_reason is not None:
-                self.roster.retire(request, finish_reason, stop_reason)
-        for request, scored in prompt_logprobs.items():
-            outputs.append(make_output(request, prompt_logprobs=scored))
-        self.num_generated_tokens += len(step.samplers) - len(row_errors)
+            if row in result.row_errors:
+                outputs += self.roster.end(request, "error", result.row_errors[row])
+            else:
+                outputs += self._take_token(request, token_id, result.logprobs[row])
+        self.num_generated_tokens += len(step.samplers) - len(result.row_errors)
         self.roster.drop_finished()
-        self._chunk_sizer.observe(plan.num_tokens, result.step_seconds, self._planner.chunk_was_limited)
+        num_decoding = self._planner.num_decoding
+        self._chunk_sizer.observe(num_decoding, step.num_tokens - num_decoding, result.step_seconds)
         self.manager.pool.trim()
-        if self._events.enabled:
+        if self._events.wants_steps:
             self._events.emit(ev.StepFinished(plan.step_id, result.step_seconds, result.native_seconds))
         return outputs
+
+    def _take_token(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> list[EngineCoreOutput]:
+        """Give a request the token it sampled, and end it if that was the last; return what is to be told now."""
+        try:
+            request.token_ids.append(token_id)
+            request.num_tokens += 1
+            if logprobs is not None:
+                request.untold_logprobs.append(logprobs)
+            stop = check_stop(request)
+        except Exception as error:
+            # Stop checkers and sampled ids belong to one request; what goes wrong in them ends it alone.
+            return self.roster.end(request, "error", f"{type(error).__name__}: {error}")
+        if stop is not None:
+            outputs = [take_output(request, *stop)]
+            self.roster.retire(request, *stop)
+            return outputs
+        if request.is_streamed or request.num_output_tokens == 1:
+            return [take_output(request)]
+        return []
 
     def _publish(self, step: PlannedStep, failed: set[Request]) -> None:
         """Advance the members of a step and publish what they filled, except those whose row failed."""
@@ -167,14 +163,16 @@ class Scheduler:
                 heir = parent.spawn()
                 heir.num_unborn, parent.num_unborn = parent.num_unborn, 0
                 self.roster.enqueue(heir)
+        self.manager.states.publish_saves(failed)
 
-    def _take_prompt_logprobs(self, step: PlannedStep, result: ModelRunnerOutput) -> dict[Request, list[TokenLogprobs]]:
+    def _tell_prompt_logprobs(self, step: PlannedStep, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Return what the step scored of prompts, and count it as sent."""
-        taken = {}
+        outputs = []
         for index, (request, rows) in enumerate(zip(step.scorers, step.plan.prompt_logprob_rows, strict=True)):
-            taken[request] = result.prompt_logprobs[index]
             request.num_scored_tokens = rows.first_position + rows.count
-        return taken
+            outputs.append(take_output(request))
+            outputs[-1].prompt_logprobs = result.prompt_logprobs[index]
+        return outputs
 
     # Steps that were not computed to their end
 
@@ -196,7 +194,7 @@ class Scheduler:
         self._emit_failed(reason, False, members, guilty)
         outputs = self.roster.end(guilty, "error", reason) if guilty else []
         self.roster.drop_finished()
-        self.roster.preempt_all("step_failed")
+        self.roster.preempt(reversed(self.roster.running), "step_failed")
         return outputs
 
     def cancel_step(self) -> None:
@@ -218,22 +216,21 @@ class Scheduler:
 
     def _undo_step(self) -> list[Request]:
         """Take back the open step: children it seated are unborn again. Return its members."""
-        step = self._step
+        step, self._step = self._step, None
         assert step is not None, "a step was planned"
-        self._step = None
+        self.manager.states.drop_saves()
         for parent, children in step.forks.items():
             for child in children:
                 self.roster.forget(child)
             parent.num_unborn += len(children)
         self.roster.drop_finished()
-        self.roster.release_again(step.plan.released_seats)
         return step.requests
 
     def _emit_planned(self, step: PlannedStep) -> None:
         event = ev.StepPlanned(
             step_id=step.plan.step_id,
             num_requests=len(step.requests),
-            num_tokens=step.plan.num_tokens,
+            num_tokens=step.num_tokens,
             num_decode_tokens=self._planner.num_decoding,
             num_logit_rows=len(step.samplers),
             num_running=len(self.roster.running),

@@ -92,7 +92,8 @@ class StateSave:
 class SchedulerOutput:
     """One step: who runs, which of their tokens, where these go in the cache.
 
-    Order of application by the data plane: released, assigned, replaced, appended, moves, then the rows.
+    Order of application by the data plane: released, assigned, replaced, appended, moves, then the rows. Where an array
+    would equal that of the last plan, it may be the same object.
 
     Shapes:
         R requests scheduled, T = sum(num_scheduled_tokens) rows, N logit rows.
@@ -100,8 +101,8 @@ class SchedulerOutput:
 
     step_id: int
     released_seats: list[int]
-    """Seats given up since the last plan. A seat may be released and assigned again in one plan, and may be released
-    though it holds nothing: the plan that assigned it may have failed before it was read."""
+    """Seats given up since the last plan. A seat may be released and assigned again in one plan, released though it
+    holds nothing, and assigned though it was not released: the plan that would have told may have failed unread."""
     assigned: list[SeatAssignment]
     replaced: list[BlockReplace]
     appended: list[BlockAppend]
@@ -179,7 +180,7 @@ class ModelRunnerOutput:
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """What one request gained in one step."""
+    """What one completion gained since its last output: in one step, or in many if it is not streamed."""
 
     request_id: str
     """Of the request as it was added; with n > 1 all its completions carry it."""

@@ -14,7 +14,8 @@ from octavo.core.step import BlockAppend, BlockReplace, Move, PromptLogprobRows,
 
 if TYPE_CHECKING:
     from octavo.core.block_pool import Block
-    from octavo.core.request import BlockTables, Request
+    from octavo.core.request import Request
+    from octavo.core.step import Int32Array
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class PlannedStep:
     """A plan with the requests behind its numbers: what `update` needs to account for it."""
 
     plan: SchedulerOutput
+    num_tokens: int
     requests: list[Request]
     """[R] in the plan's order."""
     samplers: list[Request]
@@ -32,59 +34,70 @@ class PlannedStep:
     """Parent to the children that share its last prompt row."""
 
 
-def write_plan(
-    step_id: int, released_seats: list[int], requests: list[Request], forks: dict[Request, list[Request]]
-) -> PlannedStep:
-    """Write down a step of `requests`, which have their tokens and blocks.
+class PlanWriter:
+    """Writes plans; who runs and samples changes seldom, and arrays that stay equal stay the same objects."""
 
-    Mutates: requests, whose table changes count as sent.
-    """
-    tables = _TableChanges()
-    seats, computed, counts = [], [], []
-    logit_rows, logit_seats, logit_positions, samplers = [], [], [], []
-    scores: list[PromptLogprobRows] = []
-    scorers: list[Request] = []
-    row = 0
-    for request in requests:
-        count, start = request.num_scheduled_tokens, request.num_computed_tokens
-        seats.append(request.seat)
-        computed.append(start)
-        counts.append(count)
-        blocks = request.blocks
-        assert blocks is not None, "a planned request runs"
-        if blocks.num_sent != len(blocks.tables[0]) or blocks.replaced:
-            tables.send(request, blocks)
-        if request.num_scored_tokens < request.prompt_len:
-            entry = _prompt_logprob_rows(request, row)
-            if entry is not None:
-                scores.append(entry)
-                scorers.append(request)
-        row += count
-        if start + count == request.num_tokens:
-            for sampler in (request, *forks[request]) if request in forks else (request,):
-                if sampler is not request:
-                    assert sampler.blocks is not None, "a seated child shares its parent's blocks"
-                    tables.send(sampler, sampler.blocks)
-                logit_rows.append(row - 1)
-                logit_seats.append(sampler.seat)
-                logit_positions.append(request.num_tokens)
-                samplers.append(sampler)
-    plan = SchedulerOutput(
-        step_id=step_id,
-        released_seats=released_seats,
-        assigned=tables.assigned,
-        replaced=tables.replaced,
-        appended=tables.appended,
-        moves=tables.moves,
-        seats=np.array(seats, np.int32),
-        num_computed_tokens=np.array(computed, np.int32),
-        num_scheduled_tokens=np.array(counts, np.int32),
-        logit_rows=np.array(logit_rows, np.int32),
-        logit_seats=np.array(logit_seats, np.int32),
-        logit_positions=np.array(logit_positions, np.int32),
-        prompt_logprob_rows=scores,
-    )
-    return PlannedStep(plan, requests, samplers, scorers, forks)
+    def __init__(self) -> None:
+        self._arrays: dict[str, tuple[list[int], Int32Array]] = {}
+
+    def write(
+        self, step_id: int, released_seats: list[int], requests: list[Request], forks: dict[Request, list[Request]]
+    ) -> PlannedStep:
+        """Write down a step of `requests`, which have their tokens and blocks.
+
+        Mutates: self; requests, whose table changes count as sent.
+        """
+        tables = _TableChanges()
+        seats, computed, counts = [], [], []
+        logit_rows, logit_seats, logit_positions, samplers = [], [], [], []
+        scores: list[PromptLogprobRows] = []
+        scorers: list[Request] = []
+        row = 0
+        for request in requests:
+            count, start = request.num_scheduled_tokens, request.num_computed_tokens
+            seats.append(request.seat)
+            computed.append(start)
+            counts.append(count)
+            tables.send(request)
+            if request.num_scored_tokens < request.prompt_len:
+                entry = _prompt_logprob_rows(request, row)
+                if entry is not None:
+                    scores.append(entry)
+                    scorers.append(request)
+            row += count
+            if start + count == request.num_tokens:
+                for sampler in (request, *forks[request]) if request in forks else (request,):
+                    if sampler is not request:
+                        tables.send(sampler)
+                    logit_rows.append(row - 1)
+                    logit_seats.append(sampler.seat)
+                    logit_positions.append(request.num_tokens)
+                    samplers.append(sampler)
+        plan = SchedulerOutput(
+            step_id=step_id,
+            released_seats=released_seats,
+            assigned=tables.assigned,
+            replaced=tables.replaced,
+            appended=tables.appended,
+            moves=tables.moves,
+            seats=self._array("seats", seats),
+            num_computed_tokens=np.array(computed, np.int32),
+            num_scheduled_tokens=self._array("counts", counts),
+            logit_rows=self._array("logit_rows", logit_rows),
+            logit_seats=self._array("logit_seats", logit_seats),
+            logit_positions=np.array(logit_positions, np.int32),
+            prompt_logprob_rows=scores,
+        )
+        return PlannedStep(plan, row, requests, samplers, scorers, forks)
+
+    def _array(self, name: str, values: list[int]) -> Int32Array:
+        """Return the values as an array, the one of the last plan if they are the same."""
+        last = self._arrays.get(name)
+        if last is not None and last[0] == values:
+            return last[1]
+        array = np.array(values, np.int32)
+        self._arrays[name] = (values, array)
+        return array
 
 
 @dataclass(slots=True)
@@ -96,8 +109,12 @@ class _TableChanges:
     appended: list[BlockAppend] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
 
-    def send(self, request: Request, blocks: BlockTables) -> None:
-        """Add what is new of one request's tables. Mutates: blocks, whose changes count as sent."""
+    def send(self, request: Request) -> None:
+        """Add what is new of one running request's tables. Mutates: its tables, whose changes count as sent."""
+        blocks = request.blocks
+        assert blocks is not None, "a planned request runs"
+        if blocks.num_sent == len(blocks.tables[0]) and not blocks.replaced:
+            return
         if blocks.num_sent < 0:
             self.assigned.append(
                 SeatAssignment(
@@ -107,18 +124,21 @@ class _TableChanges:
                     prompt_len=request.prompt_len,
                     params=request.params,
                     seed=request.seed,
-                    block_ids=tuple(list(map(_block_id, table)) for table in blocks.tables),
+                    block_ids=(
+                        *(list(map(_block_id, table)) for table in blocks.tables),
+                        *([slot.block_id] for slot in blocks.slots),
+                    ),
                 )
             )
         else:
             for group, index in blocks.replaced:
-                block_id = _block_id(blocks.tables[group][index])
+                block_id = _block_id(blocks.entry(group, index))
                 self.replaced.append(BlockReplace(request.seat, group, index, block_id))
             if blocks.num_sent != len(blocks.tables[0]):
                 for group, table in enumerate(blocks.tables):
                     block_ids = list(map(_block_id, table[blocks.num_sent :]))
                     self.appended.append(BlockAppend(request.seat, group, block_ids))
-        self.moves += [Move("copy_block", group, source, target) for group, source, target in blocks.moves]
+        self.moves += blocks.moves
         blocks.moves.clear()
         blocks.replaced.clear()
         blocks.num_sent = len(blocks.tables[0])

@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol
 
 DeferReason = Literal["seats", "blocks", "token_budget"]
-"""Why a waiting request was not admitted: no free seat, too few free blocks, or no room in this step's tokens."""
+"""Why a waiting request was not admitted: no free seat, too few free blocks or slots, or no room in this step."""
 PreemptReason = Literal["blocks", "step_failed", "step_cancelled", "fault_search"]
 """Why a running request lost its seat: others needed its blocks, its step failed or was cancelled, or suspects of a
 failure run apart."""
 
 
 class RequestRefused(NamedTuple):
-    """A request can never be served, and was not accepted."""
+    """A prompt or its parameters cannot be served; it did not become a request."""
 
-    request_id: str
     reason: str
 
 
@@ -44,7 +43,7 @@ class RequestDeferred(NamedTuple):
     reason: DeferReason
     num_running: int
     num_free_blocks: int
-    """Blocks that each cache group could still give."""
+    """Blocks that each attention group could still give."""
 
 
 class RequestPreempted(NamedTuple):
@@ -92,8 +91,19 @@ class PrefixCacheHit(NamedTuple):
     num_queried_tokens: int
 
 
+class StateSaved(NamedTuple):
+    """A snapshot of a request's recurrent states was cached; every later `PrefixCacheHit` restores one."""
+
+    request_id: str
+    completion: int
+    group: int
+    block_id: int
+    num_tokens: int
+    """The prefix that it stands for."""
+
+
 class BlockEvicted(NamedTuple):
-    """A cached block nobody uses was given up, because its memory is needed."""
+    """A cached block or snapshot nobody uses was given up, because its memory is needed."""
 
     group: int
     block_id: int
@@ -110,9 +120,9 @@ class StepPlanned(NamedTuple):
     num_running: int
     num_waiting: int
     num_used_blocks: int
-    """Blocks of all cache groups that running requests hold."""
+    """Blocks and slots of all cache groups that running requests hold."""
     num_free_blocks: int
-    """Blocks that each cache group could still give."""
+    """Blocks that each attention group could still give."""
     num_computed_tokens: tuple[int, ...]
     """[R] tokens of each request that were computed before."""
     num_scheduled_tokens: tuple[int, ...]
@@ -156,6 +166,7 @@ Event = (
     | RequestForked
     | RequestFinished
     | PrefixCacheHit
+    | StateSaved
     | BlockEvicted
     | StepPlanned
     | StepFinished
@@ -169,6 +180,8 @@ class EventSink(Protocol):
 
     enabled: bool
     """Emitters build no event while this is false."""
+    wants_steps: bool
+    """Nor one that comes with every step, `StepPlanned` and `StepFinished`, while this is."""
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -179,6 +192,7 @@ class NullSink:
     """The sink that hears nothing."""
 
     enabled = False
+    wants_steps = False
 
     def emit(self, event: Event) -> None:
         """Drop `event`."""
@@ -195,6 +209,7 @@ class EventTee:
     def __init__(self, first: EventSink, second: EventSink) -> None:
         self._first = first
         self._second = second
+        self.wants_steps = first.wants_steps or second.wants_steps
 
     def emit(self, event: Event) -> None:
         """Pass `event` on to both."""

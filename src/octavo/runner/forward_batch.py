@@ -1,47 +1,118 @@
-"""From a plan and the seats' arrays to the `ForwardBatch` of one step. No Python per token, none per request."""
+"""From a plan and the seats' arrays to the `ForwardBatch` of one step. No Python per token, none per request.
+
+Between most steps nothing changes but the positions, so what follows from the seats alone is kept as long as the plans
+hold the same arrays, and gathered block tables as long as no table changed.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.program.forward_batch import ForwardBatch
+from octavo.program.forward_batch import ForwardBatch, Int32Array, no_state_saves
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from octavo.core.step import SchedulerOutput
     from octavo.runner.input_batch import InputBatch
 
+    IndexArray = NDArray[np.intp]
 
-def build_forward_batch(plan: SchedulerOutput, inputs: InputBatch) -> ForwardBatch:
-    """Return the flat batch of `plan`, request by request, each one's tokens in order.
+_NO_SLOTS = np.zeros(0, np.int64)
+"""A state group writes no rows one by one."""
 
-    Shapes: T tokens, R requests:
-        token_ids, positions [T], query_start_loc [R + 1], seq_lens [R];
-        per group block_tables [R, blocks of the longest request], slot_mapping [T].
-    """
-    seats, computed, scheduled = plan.seats, plan.num_computed_tokens, plan.num_scheduled_tokens
-    num_requests = len(seats)
-    query_start_loc = np.zeros(num_requests + 1, np.int32)
+
+@dataclass(slots=True)
+class _Layout:
+    """Whose rows a batch has. Shapes: T tokens, R requests."""
+
+    seats: Int32Array
+    num_scheduled_tokens: Int32Array
+    query_start_loc: Int32Array
+    row_requests: IndexArray
+    """[T] index of the row's request; row r of a batch of single rows is request r's."""
+    row_offsets: Int32Array
+    """[T] rows of the same request before it."""
+    token_starts: IndexArray
+    """[T] where the row's seat begins in `InputBatch.flat_token_ids`."""
+    table_starts: list[IndexArray]
+    """Per group [T], the same in `InputBatch.flat_tables`."""
+
+
+class ForwardBatchBuilder:
+    """Builds the batches of one `InputBatch`, one after the other."""
+
+    def __init__(self, inputs: InputBatch) -> None:
+        self._inputs = inputs
+        self._layout: _Layout | None = None
+        self._block_tables: list[Int32Array] = []
+        """Of the layout's seats, as of `_tables_version`."""
+        self._tables_version = -1
+
+    def build(self, plan: SchedulerOutput) -> ForwardBatch:
+        """Return the flat batch of `plan`, request by request, each one's tokens in order.
+
+        Mutates: self, which keeps what the next plan may have in common with this one.
+        """
+        layout, inputs, computed = self._layout, self._inputs, plan.num_computed_tokens
+        if (
+            layout is None
+            or layout.seats is not plan.seats
+            or layout.num_scheduled_tokens is not plan.num_scheduled_tokens
+        ):
+            layout = self._layout = _lay_out(plan, inputs)
+            self._tables_version = -1
+        if self._tables_version != inputs.tables_version:
+            self._tables_version = inputs.tables_version
+            self._block_tables = inputs.gather_tables(plan.seats)
+        if len(layout.row_requests) == len(computed):
+            positions = computed
+        else:
+            positions = computed.take(layout.row_requests) + layout.row_offsets
+        slot_mapping = []
+        for table, starts, block_size in zip(inputs.flat_tables, layout.table_starts, inputs.block_sizes, strict=True):
+            if block_size is None:
+                slot_mapping.append(_NO_SLOTS)
+                continue
+            blocks, offsets = np.divmod(positions, np.int32(block_size))
+            slots = table.take(starts + blocks).astype(np.int64)
+            slots *= block_size
+            slots += offsets
+            slot_mapping.append(slots)
+        return ForwardBatch(
+            token_ids=inputs.flat_token_ids.take(layout.token_starts + positions),
+            positions=positions,
+            query_start_loc=layout.query_start_loc,
+            seq_lens=computed + plan.num_scheduled_tokens,
+            block_tables=self._block_tables,
+            slot_mapping=slot_mapping,
+            state_saves=_state_saves(plan),
+        )
+
+
+def _lay_out(plan: SchedulerOutput, inputs: InputBatch) -> _Layout:
+    """Return whose rows the batch of `plan` has."""
+    scheduled = plan.num_scheduled_tokens
+    query_start_loc = np.zeros(len(plan.seats) + 1, np.int32)
     np.cumsum(scheduled, out=query_start_loc[1:])
-    num_tokens = int(query_start_loc[-1])
-    seq_lens = computed + scheduled
-    if num_tokens == num_requests:
-        row_seats, positions = seats, computed
-    else:
-        row_seats = np.repeat(seats, scheduled)
-        positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(computed - query_start_loc[:-1], scheduled)
-    longest = int(seq_lens.max())
-    block_tables, slot_mapping = [], []
-    for table, block_size in zip(inputs.block_tables, inputs.block_sizes, strict=True):
-        block_tables.append(table[seats, : -(-longest // block_size)])
-        blocks, offsets = np.divmod(positions, np.int32(block_size))
-        slot_mapping.append(table[row_seats, blocks].astype(np.int64) * block_size + offsets)
-    return ForwardBatch(
-        token_ids=inputs.token_ids[row_seats, positions],
-        positions=positions,
-        query_start_loc=query_start_loc,
-        seq_lens=seq_lens,
-        block_tables=block_tables,
-        slot_mapping=slot_mapping,
+    row_requests = np.repeat(np.arange(len(plan.seats)), scheduled)
+    row_seats = plan.seats[row_requests].astype(np.intp)
+    return _Layout(
+        plan.seats,
+        scheduled,
+        query_start_loc,
+        row_requests,
+        np.arange(len(row_requests), dtype=np.int32) - query_start_loc[row_requests],
+        row_seats * inputs.token_ids.shape[1],
+        [row_seats * table.shape[1] for table in inputs.block_tables],
     )
+
+
+def _state_saves(plan: SchedulerOutput) -> Int32Array:
+    """Return the snapshots to leave as rows of (request, group, position, slot)."""
+    if not plan.state_saves:
+        return no_state_saves()
+    return np.array([(save.request, save.group, save.position, save.slot) for save in plan.state_saves], np.int32)

@@ -27,20 +27,34 @@ class InputBatch:
 
     Shapes:
         token_ids     [seats, max_model_len]                  prompt, then output
-        block_tables  per group, [seats, ceil(max_model_len / block_size)]
+        block_tables  per group, [seats, ceil(max_model_len / block_size)]; of a state group [seats, 1]
+        flat_...      views of these in one dimension
     """
 
-    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_sizes: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, *, max_num_seqs: int, max_model_len: int, block_sizes: Sequence[int | None], vocab_size: int
+    ) -> None:
+        """Make seats that hold nothing.
+
+        Args:
+            block_sizes: per group, tokens of a block; None: a state group.
+        """
         self.block_sizes = tuple(block_sizes)
         self.token_ids: Int32Array = lazy_zeros((max_num_seqs, max_model_len), np.int32)
         self.block_tables: list[Int32Array] = [
-            lazy_zeros((max_num_seqs, -(-max_model_len // block_size)), np.int32) for block_size in self.block_sizes
+            lazy_zeros((max_num_seqs, -(-max_model_len // block_size) if block_size else 1), np.int32)
+            for block_size in self.block_sizes
         ]
+        self.flat_token_ids = self.token_ids.reshape(-1)
+        self.flat_tables = [table.reshape(-1) for table in self.block_tables]
+        self.tables_version = 0
+        """Changes whenever a block table does."""
         self.sampler = Sampler(max_num_seqs, vocab_size)
         self._num_blocks = np.zeros((len(self.block_sizes), max_num_seqs), np.int32)
 
     def apply(self, plan: SchedulerOutput) -> None:
         """Take over what changed since the last plan, in the order that `SchedulerOutput` documents."""
+        self.tables_version += bool(plan.assigned or plan.replaced or plan.appended)
         for seat in plan.released_seats:
             self.sampler.release(seat)
         for assignment in plan.assigned:
@@ -52,6 +66,13 @@ class InputBatch:
             end = start + len(append.block_ids)
             self.block_tables[append.group][append.seat, start:end] = append.block_ids
             self._num_blocks[append.group, append.seat] = end
+
+    def gather_tables(self, seats: Int32Array) -> list[Int32Array]:
+        """Return per group the block tables [R, blocks of the longest] of these seats, R at least 1."""
+        return [
+            table[seats, : int(counts[seats].max())]
+            for table, counts in zip(self.block_tables, self._num_blocks, strict=True)
+        ]
 
     def append_tokens(self, seats: Int32Array, positions: Int32Array, token_ids: Int32Array) -> None:
         """Write sampled tokens, one per seat, at their positions."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, TokenLogprobs
-from octavo.runner.forward_batch import build_forward_batch
+from octavo.runner.forward_batch import ForwardBatchBuilder
 from octavo.sampling.sampler import SampledRows, ScoredRows
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class ModelRunner:
         self._program = program
         self._inputs = inputs
         self._memory = memory
+        self._batches = ForwardBatchBuilder(inputs)
         self._started = 0.0
         self._native_seconds = 0.0
 
@@ -57,7 +58,7 @@ class ModelRunner:
         self._inputs.apply(plan)
         self._memory.apply(plan.moves)
         if len(plan.seats):
-            self._native_seconds = self._program.run(build_forward_batch(plan, self._inputs))
+            self._native_seconds = self._program.run(self._batches.build(plan))
 
     def sample(self, plan: SchedulerOutput, masks: NDArray[np.uint32] | None = None) -> ModelRunnerOutput:
         """Sample the logit rows of the plan just executed, and append the tokens to their seats."""
@@ -65,22 +66,23 @@ class ModelRunner:
         num_rows = len(plan.logit_rows)
         if num_rows or plan.prompt_logprob_rows:
             sampled = SampledRows(plan.logit_rows, plan.logit_seats, plan.logit_positions, masks)
-            batch, result.row_errors = self._inputs.sampler.build(
-                sampled, self._inputs.token_ids, self._scored_rows(plan)
-            )
+            batch, errors = self._inputs.sampler.build(sampled, self._inputs.token_ids, self._scored_rows(plan))
             output = self._program.sample(batch)
             self._native_seconds += output.native_seconds
-            for row in np.flatnonzero(output.status[:num_rows]).tolist():
-                result.row_errors.setdefault(row, NON_FINITE_LOGITS)
-            self._append(plan, output, result.row_errors)
-            result.token_ids = output.token_ids[:num_rows].tolist()
+            if output.results["status"].any():
+                bad_rows = np.flatnonzero(output.results["status"][:num_rows]).tolist()
+                result.row_errors = dict.fromkeys(bad_rows, NON_FINITE_LOGITS)
+            result.row_errors |= errors
+            token_ids = output.results["token_id"][:num_rows]
+            self._append(plan, token_ids, result.row_errors)
+            result.token_ids = token_ids.tolist()
             _gather_logprobs(plan, batch, output, result)
         result.native_seconds = self._native_seconds
         result.step_seconds = time.perf_counter() - self._started
         return result
 
-    def _append(self, plan: SchedulerOutput, output: SampleOutput, row_errors: dict[int, str]) -> None:
-        seats, positions, token_ids = plan.logit_seats, plan.logit_positions, output.token_ids[: len(plan.logit_rows)]
+    def _append(self, plan: SchedulerOutput, token_ids: NDArray[np.int32], row_errors: dict[int, str]) -> None:
+        seats, positions = plan.logit_seats, plan.logit_positions
         if row_errors:
             good = np.ones(len(seats), np.bool_)
             good[list(row_errors)] = False
@@ -106,9 +108,9 @@ def _gather_logprobs(
     """Fill `logprobs` and `prompt_logprobs` of `result`; rows that asked for none cost nothing."""
     num_rows = len(plan.logit_rows)
     result.logprobs = [None] * num_rows
-    wanted = np.flatnonzero(batch.num_logprobs >= 0)
-    if not len(wanted):
+    if batch.max_logprobs < 0:
         return
+    wanted = np.flatnonzero(batch.choices["num_logprobs"] >= 0)
     entries = _token_logprobs(batch, output, wanted)
     end = int(np.searchsorted(wanted, num_rows))
     for row, entry in zip(wanted[:end].tolist(), entries[:end], strict=True):
@@ -119,11 +121,12 @@ def _gather_logprobs(
 
 
 def _token_logprobs(batch: SampleBatch, output: SampleOutput, rows: NDArray[np.int64]) -> list[TokenLogprobs]:
-    counts, chosen = batch.num_logprobs[rows].tolist(), output.token_ids[rows].tolist()
-    logprobs, ranks = output.logprob[rows].tolist(), output.rank[rows].tolist()
+    counts = batch.choices["num_logprobs"][rows].tolist()
     entries = []
-    for i, row in enumerate(rows.tolist()):
-        token_ids = [chosen[i], *output.top_ids[row, : counts[i]].tolist()]
-        values = [logprobs[i], *output.top_logprobs[row, : counts[i]].tolist()]
-        entries.append(TokenLogprobs(token_ids, values, ranks[i]))
+    for row, count, (token_id, _, rank, logprob) in zip(
+        rows.tolist(), counts, output.results[rows].tolist(), strict=True
+    ):
+        token_ids = [token_id, *output.top_ids[row, :count].tolist()]
+        values = [logprob, *output.top_logprobs[row, :count].tolist()]
+        entries.append(TokenLogprobs(token_ids, values, rank))
     return entries

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.cache_spec import AttentionGroupSpec
-from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch
+from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, greedy_choices
 from octavo.program.native import NativeProgram
 from octavo.runner.cache_memory import READ_SLACK_BYTES
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from octavo.cache_spec import CacheGroupSpec
     from octavo.program.cost import StepShape
-    from octavo.program.lowering import ProgramWeights
+    from octavo.program.instructions import ProgramWeights
     from octavo.program.ops import Program
 
 _FEW_TOKENS = 16
@@ -129,22 +129,9 @@ def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape) -> Fo
 
 def _greedy_rows(shape: StepShape, vocab_size: int) -> SampleBatch:
     """Return the choice of the most probable token for the last rows of a step."""
-    count, num_rows = shape.num_logit_rows, sum(shape.query_lens)
-    return SampleBatch(
-        rows=np.arange(num_rows - count, num_rows, dtype=np.int32),
-        temperature=np.zeros(count, np.float32),
-        top_k=np.zeros(count, np.int32),
-        top_p=np.ones(count, np.float32),
-        min_p=np.zeros(count, np.float32),
-        seed=np.zeros(count, np.uint64),
-        position=np.zeros(count, np.int64),
-        num_logprobs=np.full(count, -1, np.int32),
-        forced_token=np.full(count, -1, np.int32),
-        edit_offsets=np.zeros(count + 1, np.int64),
-        edits=np.empty(0, EDIT_DTYPE),
-        allowed_rows=np.full(count, -1, np.int32),
-        allowed=np.empty((0, -(-vocab_size // 32)), np.uint32),
-    )
+    num_rows = sum(shape.query_lens)
+    choices = greedy_choices(np.arange(num_rows - shape.num_logit_rows, num_rows))
+    return SampleBatch(choices, -1, np.empty(0, EDIT_DTYPE), np.empty((0, -(-vocab_size // 32)), np.uint32))
 
 
 def _blocks_per_request(group: CacheGroupSpec, shape: StepShape) -> int:

@@ -1,18 +1,18 @@
 """How each seat's request wants its tokens chosen, and from it the `SampleBatch` of a step.
 
-The arithmetic is native code's; this file only says what to do with each logit row. A greedy request without edits is a
-handful of array entries, and costs no Python of its own in a step.
+The arithmetic is native code's; this file only says what to do with each logit row. A request without edits or mask is
+a record in an array, and costs no Python of its own in a step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from octavo.errors import OctavoError
-from octavo.program.forward_batch import EDIT_DTYPE, SampleBatch
+from octavo.program.forward_batch import EDIT_DTYPE, SampleBatch, greedy_choices
 from octavo.sampling.token_edits import TokenEdits, allowed_mask
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     MaskArray = NDArray[np.uint32]
 
 NO_LOGPROBS = -1
-"""`SampleBatch.num_logprobs` of a row whose logprobs nobody wants."""
-NOT_FORCED = -1
-"""`SampleBatch.forced_token` of a row that is sampled."""
+"""`num_logprobs` of a row whose logprobs nobody wants."""
 ALL_ALLOWED = -1
-"""`SampleBatch.allowed_rows` of a row without a mask."""
+"""`allowed_row` of a row without a mask."""
+_NO_EDITS = np.empty(0, EDIT_DTYPE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledRows:
     """Logit rows that a token is drawn from.
 
@@ -44,7 +43,7 @@ class SampledRows:
     masks: MaskArray | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoredRows:
     """Logit rows whose token is known and only wants its logprobs. Shapes: all [P]."""
 
@@ -53,19 +52,30 @@ class ScoredRows:
     num_logprobs: Int32Array
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """What the rows of the same seats have in common in every step. Shapes: N rows."""
+
+    seats: Int32Array
+    choices: NDArray[np.void]
+    """[N] `CHOICE_DTYPE`; row, position, edits and mask are written anew in each step that needs it."""
+    max_logprobs: int
+    special_rows: list[int]
+    """Rows with edits or a mask of their own, or that fail: the others cost no Python."""
+
+
 class Sampler:
     """Sampling state of all seats."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._temperature = np.zeros(max_num_seqs, np.float32)
-        self._top_k = np.zeros(max_num_seqs, np.int32)
-        self._top_p = np.ones(max_num_seqs, np.float32)
-        self._min_p = np.zeros(max_num_seqs, np.float32)
-        self._seed = np.zeros(max_num_seqs, np.uint64)
-        self._num_logprobs = np.full(max_num_seqs, NO_LOGPROBS, np.int32)
+        self._no_masks = np.empty((0, -(-vocab_size // 32)), np.uint32)
+        self._choices = greedy_choices([0] * max_num_seqs)
+        """Per seat, how its tokens are chosen."""
         self._is_plain = np.ones(max_num_seqs, np.bool_)
-        """No edits, no mask, no failure: the rows of this seat need nothing but the arrays above."""
+        """No edits, no mask, no failure: the rows of this seat need nothing else."""
+        self._gathered: _Gathered | None = None
+        """That of the last rows, if no seat changed hands since."""
         self._requests: dict[int, tuple[SamplingParams, int]] = {}
         """Per seat that is not plain, its parameters and prompt length."""
         self._edits: dict[int, TokenEdits] = {}
@@ -76,12 +86,13 @@ class Sampler:
         """Take over a request's parameters. Never raises: what is wrong with them is told with its first row."""
         self.release(seat)
         try:
-            self._temperature[seat] = params.temperature
-            self._top_k[seat] = params.top_k
-            self._top_p[seat] = params.top_p
-            self._min_p[seat] = params.min_p
-            self._seed[seat] = seed & 0xFFFF_FFFF_FFFF_FFFF
-            self._num_logprobs[seat] = self.resolve_num_logprobs(params.logprobs)
+            choice = self._choices[seat]
+            choice["temperature"] = params.temperature
+            choice["top_k"] = params.top_k
+            choice["top_p"] = params.top_p
+            choice["min_p"] = params.min_p
+            choice["seed"] = seed & 0xFFFF_FFFF_FFFF_FFFF
+            choice["num_logprobs"] = self.resolve_num_logprobs(params.logprobs)
             self._is_plain[seat] = params.allowed_token_ids is None and not TokenEdits.needed(params)
             if not self._is_plain[seat]:
                 self._requests[seat] = (params, prompt_len)
@@ -92,11 +103,8 @@ class Sampler:
 
     def release(self, seat: int) -> None:
         """Forget a request; its seat becomes a greedy one without edits."""
-        self._temperature[seat] = 0.0
-        self._top_k[seat] = 0
-        self._top_p[seat] = 1.0
-        self._min_p[seat] = 0.0
-        self._num_logprobs[seat] = NO_LOGPROBS
+        self._gathered = None
+        self._choices[seat] = greedy_choices(0)
         self._is_plain[seat] = True
         for table in (self._requests, self._edits, self._masks, self._failures):
             table.pop(seat, None)
@@ -112,52 +120,44 @@ class Sampler:
     ) -> tuple[SampleBatch, dict[int, str]]:
         """Return the batch for a step's logit rows, sampled ones first, and the sampled rows that failed, with reasons.
 
-        A failed row stays in the batch, because the others keep their index; its token means nothing.
+        It is valid until the next one is built. A failed row stays in it, because the others keep their index; its
+        token means nothing.
 
         Args:
             token_ids: [seats, max_model_len] prompt and output of each seat.
         """
-        seats = sampled.seats
-        num_edits, edits, allowed_rows, allowed, errors = self._special_rows(sampled, token_ids)
-        num_scored = 0 if scored is None else len(scored.rows)
+        gathered = self._gathered
+        if gathered is None or gathered.seats is not sampled.seats:
+            gathered = self._gathered = self._gather(sampled.seats)
+        choices = gathered.choices
+        choices["row"] = sampled.rows
+        choices["position"] = sampled.positions
+        batch, errors = SampleBatch(choices, gathered.max_logprobs, _NO_EDITS, self._no_masks), {}
+        if gathered.special_rows or sampled.masks is not None:
+            errors = self._restrict(batch, gathered.special_rows, sampled, token_ids)
+        return _with_scored(batch, scored) if scored is not None else batch, errors
 
-        def column(values: NDArray[Any], scored_values: object) -> NDArray[Any]:
-            if scored is None:
-                return values
-            return np.concatenate([values, np.broadcast_to(np.asarray(scored_values, values.dtype), num_scored)])
+    def _gather(self, seats: Int32Array) -> _Gathered:
+        choices = self._choices[seats]
+        special_rows = np.flatnonzero(~self._is_plain[seats]).tolist()
+        return _Gathered(seats, choices, int(choices["num_logprobs"].max(initial=NO_LOGPROBS)), special_rows)
 
-        batch = SampleBatch(
-            rows=column(sampled.rows, scored and scored.rows),
-            # A scored row is reported as the model gave it, in every logprobs mode: at temperature 1, nothing cut.
-            temperature=column(self._temperature[seats], 1.0),
-            top_k=column(self._top_k[seats], 0),
-            top_p=column(self._top_p[seats], 1.0),
-            min_p=column(self._min_p[seats], 0.0),
-            seed=column(self._seed[seats], 0),
-            position=column(sampled.positions.astype(np.int64), 0),
-            num_logprobs=column(self._num_logprobs[seats], scored and scored.num_logprobs),
-            forced_token=column(np.full(len(seats), NOT_FORCED, np.int32), scored and scored.token_ids),
-            edit_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(column(num_edits, 0))]),
-            edits=edits,
-            allowed_rows=column(allowed_rows, ALL_ALLOWED),
-            allowed=allowed,
-        )
-        return batch, errors
-
-    def _special_rows(
-        self, sampled: SampledRows, token_ids: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.void], Int32Array, MaskArray, dict[int, str]]:
-        """Return edits per row, all edits, mask index per row, the masks, and what failed; Python only where needed."""
-        num_rows = len(sampled.seats)
-        num_edits = np.zeros(num_rows, np.int64)
-        allowed_rows = np.full(num_rows, ALL_ALLOWED, np.int32)
+    def _restrict(
+        self, batch: SampleBatch, special_rows: list[int], sampled: SampledRows, token_ids: NDArray[np.int32]
+    ) -> dict[int, str]:
+        """Put edits and masks into the batch; return the rows that failed, with reasons."""
+        choices = batch.choices
         pieces: list[bytes] = []
         masks: list[MaskArray] = []
         errors: dict[int, str] = {}
+        num_edits = 0
+        choices["num_edits"] = 0
+        choices["allowed_row"] = ALL_ALLOWED
         if sampled.masks is not None:
-            allowed_rows = np.arange(num_rows, dtype=np.int32)
+            choices["allowed_row"] = np.arange(len(choices))
             masks = list(sampled.masks)
-        for row in np.flatnonzero(~self._is_plain[sampled.seats]).tolist():
+            self._gathered = None  # the next step may have no masks
+        for row in special_rows:
             seat, position = int(sampled.seats[row]), int(sampled.positions[row])
             try:
                 row_edits = self._edits_at(seat, position, token_ids)
@@ -165,16 +165,20 @@ class Sampler:
             except Exception as error:
                 errors[row] = _reason(error)
                 continue
-            num_edits[row] = len(row_edits) // EDIT_DTYPE.itemsize
+            choices["first_edit"][row] = num_edits
+            choices["num_edits"][row] = len(row_edits) // EDIT_DTYPE.itemsize
+            num_edits += len(row_edits) // EDIT_DTYPE.itemsize
             pieces.append(row_edits)
             if mask is not None and sampled.masks is not None:
                 masks[row] = masks[row] & mask
             elif mask is not None:
-                allowed_rows[row] = len(masks)
+                choices["allowed_row"][row] = len(masks)
                 masks.append(mask)
-        edits = np.frombuffer(bytearray().join(pieces), EDIT_DTYPE) if pieces else np.empty(0, EDIT_DTYPE)
-        allowed = np.stack(masks) if masks else np.empty((0, -(-self._vocab_size // 32)), np.uint32)
-        return num_edits, edits, allowed_rows, allowed, errors
+        if pieces:
+            batch.edits = np.frombuffer(bytearray().join(pieces), EDIT_DTYPE)
+        if masks:
+            batch.allowed = np.stack(masks)
+        return errors
 
     def _edits_at(self, seat: int, position: int, token_ids: NDArray[np.int32]) -> bytes:
         if seat in self._failures:
@@ -191,6 +195,23 @@ class Sampler:
         if params.allowed_token_ids is not None and seat not in self._masks:
             self._masks[seat] = allowed_mask(params.allowed_token_ids, self._vocab_size)
         return self._masks.get(seat)
+
+
+def _with_scored(batch: SampleBatch, scored: ScoredRows) -> SampleBatch:
+    """Return `batch` with the scored rows behind the others.
+
+    They are reported as the model gave them, in every logprobs mode: at temperature 1, nothing cut.
+    """
+    choices = greedy_choices(scored.rows)
+    choices["temperature"] = 1.0
+    choices["forced_token"] = scored.token_ids
+    choices["num_logprobs"] = scored.num_logprobs
+    return SampleBatch(
+        np.concatenate([batch.choices, choices]),
+        max(batch.max_logprobs, int(scored.num_logprobs.max())),
+        batch.edits,
+        batch.allowed,
+    )
 
 
 def _reason(error: Exception) -> str:
