@@ -17,6 +17,7 @@ from octavo.errors import RequestError, StepCancelledError
 from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.llm import LLM
+from octavo.observe.events import EventSink
 from octavo.sampling_params import SamplingParams
 
 EOS = 256
@@ -160,6 +161,7 @@ def make_engine(
     vocab_size: int = 300,
     seed: int = 0,
     policy: Literal["fcfs", "priority"] = "fcfs",
+    events: EventSink | None = None,
 ) -> tuple[LLMEngine, FakeExecutor]:
     """An engine whose control plane is real and whose data plane is fake."""
     executor = FakeExecutor(next_token, num_blocks, step_seconds)
@@ -177,17 +179,19 @@ def make_engine(
     manager = KVCacheManager(
         [SPEC], executor.capacity(), enable_prefix_caching=True, give_back=executor.release_blocks, events=metrics
     )
-    core = EngineCore(Scheduler(config, manager, events=metrics), executor, events=metrics)
+    core = EngineCore(Scheduler(config, manager, events=metrics), executor)
     parts = EngineParts(
         core=core,
         tokenizer=tokenizer or ByteTokenizer(vocab_size=vocab_size),  # type: ignore[arg-type]
         metrics=metrics,
+        events=events or metrics,
         default_sampling_params=SamplingParams(temperature=0.0, max_tokens=40),
         vocab_size=vocab_size,
         eos_token_ids=frozenset({EOS}),
         max_model_len=max_model_len,
         max_logprobs=20,
         seed=seed,
+        weight_formats={"Q4_1": 66_355_200, "Q8_0": 30_081_024},
         numeric_fingerprint="fake",
     )
     return LLMEngine(parts), executor

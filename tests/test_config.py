@@ -15,7 +15,9 @@ from octavo.vllm_options import HARMLESS, UNSUPPORTED
     ("options", "message"),
     [
         ({"block_size": 17}, "block_size must be one of"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of 'auto'.*got 'int4'\\.$"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype must be one of 'auto'"),
+        ({"kv_cache_dtype": "fp8_e4m3"}, "got 'fp8_e4m3'; for 8 bits use \"int8\""),
         ({"dtype": "int8"}, "dtype must be one of"),
         ({"scheduling_policy": "random"}, "scheduling_policy"),
         ({"max_model_len": 0}, "max_model_len must be an integer in"),
@@ -43,7 +45,10 @@ from octavo.vllm_options import HARMLESS, UNSUPPORTED
         ({"max_logprobs": -2}, "max_logprobs"),
         ({"target_itl_ms": 0}, "target_itl_ms must be a positive number"),
         ({"tensor_parallel_size": 2}, "set num_threads"),
-        ({"quantization": "awq"}, "choose a GGUF"),
+        ({"quantization": "awq"}, "quantization='awq' is not supported: such checkpoints .* quantization='q4'"),
+        ({"quantization": "fp8"}, "quantization='fp8' is not supported: use 'q8'"),
+        ({"quantization": "q5"}, "quantization must be one of 'q8', 'q4', got 'q5'"),
+        ({"quantization": 4}, "quantization must be one of 'q8', 'q4', got 4"),
         ({"enable_lora": True}, "merge the adapter"),
         ({"speculative_config": {}}, "not supported yet"),
     ],
@@ -52,6 +57,11 @@ from octavo.vllm_options import HARMLESS, UNSUPPORTED
 def test_an_option_that_cannot_work_is_refused_with_the_way_out(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig.from_options("m", **options)
+
+
+def test_quantization_is_kept_and_vllms_name_for_gguf_files_asks_for_nothing() -> None:
+    options = [{"quantization": name} for name in ("q8", "q4", "gguf", None)]
+    assert [EngineConfig.from_options("m", **given).quantization for given in options] == ["q8", "q4", None, None]
 
 
 def test_a_path_becomes_text() -> None:

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.config import EngineConfig
+    from octavo.config import EngineArgs, EngineConfig
     from octavo.errors import (
         ConfigError,
         EngineDeadError,
@@ -28,6 +28,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "ConfigError",
+    "EngineArgs",
     "EngineConfig",
     "EngineDeadError",
     "LLMEngine",
@@ -48,6 +49,7 @@ _HOMES = {
     "LLM": "octavo.llm",
     "CompletionOutput": "octavo.outputs",
     "ConfigError": "octavo.errors",
+    "EngineArgs": "octavo.config",
     "EngineConfig": "octavo.config",
     "EngineDeadError": "octavo.errors",
     "LLMEngine": "octavo.frontend.llm_engine",

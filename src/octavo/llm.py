@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from octavo.config import EngineConfig
 from octavo.errors import EngineDeadError, RequestError
@@ -19,6 +19,9 @@ from octavo.frontend.progress import ProgressBar
 from octavo.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from octavo.engine_options import EngineOptions
     from octavo.frontend.engine_metrics import Metric
     from octavo.frontend.input_processor import Prompt
     from octavo.frontend.llm_engine import LLMEngine
@@ -41,6 +44,10 @@ class LLM:
     Raises: `ConfigError`, `ModelLoadError`; `TypeError` for an unknown option.
     """
 
+    @overload
+    def __init__(self, model: str | os.PathLike[str], **options: Unpack[EngineOptions]) -> None: ...
+    @overload
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None: ...
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
         self._start(EngineConfig.from_options(os.fspath(model), **options))
 
@@ -133,19 +140,14 @@ class LLM:
         _refuse_later_features(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         if chat_template_content_format not in ("auto", "string"):
             refuse("chat_template_content_format", chat_template_content_format, 'must be "auto" or "string"')
-        options = {
-            **template_variables(chat_template_kwargs),
-            "chat_template": chat_template,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-            "tools": tools,
-        }
-        prompts: list[Any] = []
-        for conversation in _as_conversations(messages):
-            try:
-                prompts.append(self.get_tokenizer().apply_chat_template(conversation, tokenize=False, **options))
-            except RequestError as error:
-                prompts.append(error)
+        prompts = self._render(
+            messages,
+            chat_template_kwargs,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+        )
         tokenization = {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
         prepared = self._prepare(prompts, sampling_params, tokenization, RequestOutputKind.FINAL_ONLY)
         return self._generate(prompts, prepared, priority, use_tqdm, on_error)
@@ -167,12 +169,36 @@ class LLM:
         Raises: at once, `RequestError` naming the first bad prompt.
         """
         listed = _as_prompts(prompts)
-        _check_on_error(on_error)
-        prepared = self._prepare(listed, sampling_params, tokenization_kwargs, None)
-        priorities = spread_priority(priority, len(listed))
-        if on_error == "raise":
-            _raise_first(prepared)
-        return self._stream(listed, prepared, priorities)
+        return self._start_stream(listed, sampling_params, priority, tokenization_kwargs, on_error)
+
+    def stream_chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: dict[str, Any] | None = None,
+        on_error: OnError = "raise",
+    ) -> Iterator[RequestOutput]:
+        """Generate the next message of one conversation or of several; yield outputs as `stream` does.
+
+        Arguments are those of `chat`. Raises: as `stream`.
+        """
+        prompts = self._render(
+            messages,
+            chat_template_kwargs,
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+        )
+        tokenization = {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
+        return self._start_stream(prompts, sampling_params, priority, tokenization, on_error)
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -201,6 +227,22 @@ class LLM:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _render(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        chat_template_kwargs: dict[str, Any] | None,
+        **options: Any,
+    ) -> list[Any]:
+        """Return the prompt of each conversation, or why it has none."""
+        options = template_variables(chat_template_kwargs) | options
+        prompts: list[Any] = []
+        for conversation in _as_conversations(messages):
+            try:
+                prompts.append(self.get_tokenizer().apply_chat_template(conversation, tokenize=False, **options))
+            except RequestError as error:
+                prompts.append(error)
+        return prompts
 
     def _prepare(
         self,
@@ -234,6 +276,22 @@ class LLM:
                 results[int(output.request_id)] = output
                 progress.advance(output)
         return [results[index] for index in range(len(prompts))]
+
+    def _start_stream(
+        self,
+        prompts: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: int | Sequence[int] | None,
+        tokenization_kwargs: dict[str, Any] | None,
+        on_error: OnError,
+    ) -> Iterator[RequestOutput]:
+        """Check everything now, and generate when iterated."""
+        _check_on_error(on_error)
+        prepared = self._prepare(prompts, sampling_params, tokenization_kwargs, None)
+        priorities = spread_priority(priority, len(prompts))
+        if on_error == "raise":
+            _raise_first(prepared)
+        return self._stream(prompts, prepared, priorities)
 
     def _stream(self, prompts: Sequence[Any], prepared: Prepared, priorities: Sequence[int]) -> Iterator[RequestOutput]:
         good: list[tuple[str, EngineInput, int]] = []

@@ -30,7 +30,6 @@ HARMLESS: dict[str, str] = {
     "served_model_name": "only a server needs it",
     "swap_space": "a preempted request is recomputed, never swapped",
     "trust_remote_code": "no remote code is ever run",
-    "use_tqdm_on_load": "weights are mapped in well under a second",
 }
 """Option: why leaving it out changes nothing."""
 
@@ -59,10 +58,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "model_impl": (("auto", "vllm"), "leave it out"),
     "pipeline_parallel_size": ((1,), "one machine holds the whole model; set num_threads to use its cores"),
     "pooler_config": ((None,), "only text generation is supported"),
-    "quantization": (
-        (None, "gguf"),
-        "weights are used as the file stores them: choose a GGUF of the wanted type",
-    ),
     "reasoning_parser": (("", None), "leave it out"),
     "rope_parameters": ((None, {}), "use hf_overrides"),
     "rope_scaling": ((None, {}), "use hf_overrides"),
@@ -83,6 +78,37 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Option: the values that ask for nothing, and what to do instead of any other."""
 
+_STORED = "such checkpoints cannot be read: use the original one with quantization='q4' or 'q8', or a GGUF file"
+_ON_LOAD = "use 'q8', which rounds weights to 8 bits while loading, or 'q4'"
+
+FOREIGN_QUANTIZATIONS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("aqlm", "auto-round", "awq", "awq_marlin", "bitblas", "compressed-tensors", "cpu_awq", "gptq"),
+            *(
+                "gptq_bitblas",
+                "gptq_marlin",
+                "gptq_marlin_24",
+                "inc",
+                "marlin",
+                "modelopt",
+                "modelopt_fp4",
+                "moe_wna16",
+            ),
+            *("mxfp4", "petit_nvfp4", "qqq", "quark"),
+        ),
+        _STORED,
+    ),
+    **dict.fromkeys(
+        (
+            *("bitsandbytes", "deepspeedfp", "experts_int8", "fbgemm_fp8", "fp8", "fp_quant", "hqq", "int8"),
+            *("ipex", "mxfp8", "neuron_quant", "ptpc_fp8", "rtn", "torchao", "tpu_int8"),
+        ),
+        _ON_LOAD,
+    ),
+}
+"""Value of `quantization`: what to do instead."""
+
 
 def drop_foreign_options(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return the options that Octavo has; give one notice about the harmless ones.
@@ -92,7 +118,7 @@ def drop_foreign_options(options: Mapping[str, Any], known: Collection[str]) -> 
     kept, dropped = {}, []
     for name, value in options.items():
         if name in known:
-            kept[name] = value
+            kept[name] = _own_quantization(value) if name == "quantization" else value
         elif name in HARMLESS:
             dropped.append(name)
         elif name in UNSUPPORTED:
@@ -107,3 +133,13 @@ def drop_foreign_options(options: Mapping[str, Any], known: Collection[str]) -> 
         reasons = "; ".join(f"{name} ({HARMLESS[name]})" for name in sorted(dropped))
         logger.warning("options without effect: %s", reasons)
     return kept
+
+
+def _own_quantization(value: object) -> object:
+    """Return the value without vLLM's name for GGUF files, which asks for nothing.
+
+    Raises: `ConfigError` for another method of vLLM's.
+    """
+    if isinstance(value, str) and value in FOREIGN_QUANTIZATIONS:
+        raise ConfigError(f"quantization={value!r} is not supported: {FOREIGN_QUANTIZATIONS[value]}.")
+    return None if value == "gguf" else value

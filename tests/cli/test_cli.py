@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import click
@@ -155,6 +156,7 @@ def test_engine_flags_reach_the_engine_with_dashes_or_underscores(engines: Engin
     assert engines.configs == [
         EngineConfig(
             "m",
+            use_tqdm_on_load=False,
             max_model_len=32_000,
             max_num_seqs=8,
             enable_prefix_caching=False,
@@ -213,6 +215,19 @@ def test_collect_env_names_versions_kernels_and_memory() -> None:
     assert result.exit_code == 0
     for name in ("octavo", "python", "numpy", "kernels", "numeric fingerprint", "threads", "memory"):
         assert name in result.stdout
+
+
+def test_collect_env_tells_what_kept_weights_take(own_cache: Path) -> None:
+    assert "quantized weights kept  none" in run("collect-env").stdout
+    (own_cache / "weights").mkdir(parents=True)
+    (own_cache / "weights" / "a-q4-b.safetensors").write_bytes(bytes(10**8))
+    assert "1 models, 0.1 GB in" in run("collect-env").stdout
+
+
+def test_the_summary_tells_the_format_of_the_weights(engines: Engines) -> None:
+    result = run("generate", "-m", "m", "-p", "hello", "--quantization", "q4")
+    assert "weights 66 MB Q4_1, 30 MB Q8_0" in result.stderr
+    assert engines.configs[0].quantization == "q4"
 
 
 def test_a_failed_request_is_an_error_status(engines: Engines) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import octavo
+from octavo.engine_options import EngineOptions
 
 REQUIRED = inspect.Parameter.empty
 
@@ -46,6 +47,8 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "revision": None,
     "download_dir": None,
     "dtype": "auto",
+    "quantization": None,
+    "use_tqdm_on_load": True,
     "max_model_len": None,
     "max_num_seqs": None,
     "max_num_batched_tokens": None,
@@ -121,6 +124,14 @@ def test_sampling_params_have_vllms_names_order_and_defaults() -> None:
 def test_engine_options_have_vllms_names_and_defaults() -> None:
     ours = {entry.name: entry.default for entry in dataclasses.fields(octavo.EngineConfig)}
     assert {name: ours.get(name, "missing") for name in ENGINE_OPTIONS} == ENGINE_OPTIONS
+
+
+def test_the_options_that_editors_offer_are_those_of_the_config() -> None:
+    assert {**get_type_hints(EngineOptions), "model": str} == get_type_hints(octavo.EngineConfig)
+
+
+def test_engine_args_are_the_config_under_vllms_name() -> None:
+    assert octavo.EngineArgs("m", max_num_seqs=4) == octavo.EngineConfig("m", max_num_seqs=4)
 
 
 @pytest.mark.parametrize("cls", FIELDS, ids=lambda cls: cls.__name__)

@@ -273,6 +273,17 @@ def test_chat_renders_the_template_without_special_tokens_of_its_own() -> None:
     assert len(outputs) == 2
 
 
+def test_a_chat_can_be_streamed_and_ends_with_what_chat_returns() -> None:
+    llm, _ = make_llm()
+    conversation = [{"role": "user", "content": "hi"}]
+    parts = list(llm.stream_chat(conversation, SamplingParams(**GREEDY), chat_template_kwargs={"style": "short"}))
+    assert len(parts) > 10
+    (whole,) = llm.chat(conversation, SamplingParams(**GREEDY), use_tqdm=False)
+    assert parts[-1].outputs[0] == whole.outputs[0]
+    with pytest.raises(RequestError, match="prompt 1"):
+        llm.stream_chat([conversation, []])
+
+
 def test_a_bad_conversation_gets_its_own_error() -> None:
     llm, _ = make_llm()
     good = [{"role": "user", "content": "hi"}]

@@ -9,6 +9,18 @@ from face_fakes import make_engine
 
 from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.frontend.llm_engine import LLMEngine, _derived_seed
+from octavo.observe.events import Event, RequestRefused
+
+
+class EventLog:
+    enabled = True
+    wants_steps = False
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
 
 
 def run_to_end(engine: LLMEngine) -> list[RequestOutput]:
@@ -40,6 +52,24 @@ def test_a_request_id_in_use_is_refused_and_free_again_at_its_end() -> None:
     run_to_end(engine)
     engine.add_request("a", "again", make_params())
     assert run_to_end(engine)[-1].outputs[0].text == "again"
+    engine.close()
+
+
+def test_refused_prompts_are_told_to_who_listens() -> None:
+    log = EventLog()
+    engine, _ = make_engine(num_blocks=2, events=log)
+    for prompt in ("", "x" * 100):
+        with pytest.raises(RequestError) as refusal:
+            engine.add_request("a", prompt, make_params())
+        assert log.events[-1] == RequestRefused(str(refusal.value))
+    engine.close()
+
+
+def test_steps_that_make_nothing_do_not_hold_up_the_caller() -> None:
+    engine, _ = make_engine(step_seconds=0.2)
+    engine.add_request("a", "abc", make_params(output_kind=RequestOutputKind.FINAL_ONLY))
+    assert engine.step() == []
+    assert [output.outputs[0].text for output in run_to_end(engine)] == ["abc"]
     engine.close()
 
 

@@ -43,6 +43,17 @@ def test_more_than_the_models_length_is_refused() -> None:
         resolve(make_config(max_model_len=999_999))
 
 
+@pytest.mark.parametrize("options", [{}, {"max_model_len": "auto"}], ids=["default", "auto"])
+def test_a_context_whose_rotations_exceed_the_memory_is_refused_with_the_way_out(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.frontend.resolve.available_memory_bytes", lambda: 1 << 30)
+    absurd = {"max_position_embeddings": 1 << 27}
+    with pytest.raises(ConfigError, match=r"134217728 tokens takes .*; 1073741824 bytes .* set max_model_len, below"):
+        resolve(make_config(hf_overrides=absurd, **options))
+    assert resolve(make_config(hf_overrides=absurd, max_model_len=4096)).positions() == 4096
+
+
 def test_overrides_reach_the_config_and_merge_into_dicts() -> None:
     spec = resolve(make_config(hf_overrides={"max_position_embeddings": 77})).model.spec
     assert spec.max_positions == 77

@@ -53,6 +53,7 @@ class StepRecorder:
     """
 
     enabled = True
+    wants_steps = True
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

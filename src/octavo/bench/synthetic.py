@@ -55,7 +55,7 @@ def synthetic_program(
         eps=1e-6,
         attention_scale=128**-0.5,
         tied_embeddings=True,
-        qk_norm=True,
+        qk_norm="head",
     )
     program = build_program(spec, max_model_len=max_model_len, block_size=16, cache_dtype="float16")
     weights = WeightStore(

@@ -56,5 +56,13 @@ def _machine() -> Iterator[tuple[str, str]]:
     from octavo.frontend.machine import available_memory_bytes, processor_name, total_memory_bytes
 
     yield "processor", processor_name()
+    yield "quantized weights kept", _kept_weights()
     yield "logical CPUs", str(os.cpu_count())
     yield "memory", f"{total_memory_bytes() / 2**30:.1f} GiB, {available_memory_bytes() / 2**30:.1f} GiB available"
+
+
+def _kept_weights() -> str:
+    from octavo.weights.quantized_cache import cache_directory
+
+    sizes = [file.stat().st_size for file in cache_directory().glob("*.safetensors")]
+    return f"{len(sizes)} models, {sum(sizes) / 1e9:.1f} GB in {cache_directory()}" if sizes else "none"

@@ -89,7 +89,8 @@ def command(
     sampling = {name: flags[name] for name in _SAMPLING_FLAGS if flags[name] not in (None, ())}
     if flags["sampling_seed"] is not None:
         sampling["seed"] = flags["sampling_seed"]
-    with LLM(model, **given_engine_options(flags)) as llm:
+    options = {"use_tqdm_on_load": not quiet, **given_engine_options(flags)}
+    with LLM(model, **options) as llm:
         params = _sampling_params(llm, sampling)
         if len(texts) == 1 and params.n == 1 and not as_json:
             failed = _stream_one(llm, _prompt(llm, texts[0], chat, system), params, quiet)
@@ -218,4 +219,5 @@ def _summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
     if len(outputs) == 1 and num_generated > 1:
         decode = (num_generated - 1) / max(last - first, 1e-9)
         text += f"; first token after {first - begin:.2f} s, then {decode:.0f} tokens/s"
-    return text + f"), {llm.llm_engine.peak_kv_blocks} KV blocks used"
+    weights = ", ".join(f"{size / 1e6:.0f} MB {name}" for name, size in llm.llm_engine.weight_formats.items())
+    return text + f"), {llm.llm_engine.peak_kv_blocks} KV blocks used, weights {weights}"

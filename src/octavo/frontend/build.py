@@ -14,6 +14,7 @@ from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
+from octavo.frontend.progress import quantizing_bar
 from octavo.frontend.resolve import ResolvedConfig, cache_bytes, resolve, scheduler_config
 from octavo.models.decoder import build_program
 from octavo.native import kernels
@@ -22,6 +23,8 @@ from octavo.program.native import NativeProgram
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.local_executor import LocalExecutor
+from octavo.weights.quantized_cache import QuantizedCache
+from octavo.weights.quantizer import WeightQuantizer
 from octavo.weights.store import load_weights
 
 if TYPE_CHECKING:
@@ -64,9 +67,7 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     resolved = resolve(config)
     model = resolved.model
     program = _program(config, resolved, resolved.positions())
-    weights = load_weights(
-        program, model.checkpoint, pack=kernels().PackedMatrix.pack, num_threads=resolved.num_threads
-    )
+    weights = _weights(config, resolved, program)
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
     metrics = EngineMetrics()
@@ -80,19 +81,22 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     )
     engine = LLMEngine(
         EngineParts(
-            core=EngineCore(Scheduler(scheduling, manager, events=sink), executor, events=sink),
+            core=EngineCore(Scheduler(scheduling, manager, events=sink), executor),
             tokenizer=model.tokenizer,
             metrics=metrics,
+            events=sink,
             default_sampling_params=model.default_sampling_params,
             vocab_size=program.vocab_size,
             eos_token_ids=frozenset(model.tokenizer.eos_token_ids),
             max_model_len=scheduling.max_model_len,
             max_logprobs=config.max_logprobs,
             seed=config.seed,
+            weight_formats=weights.format_bytes,
             numeric_fingerprint=numeric_fingerprint(
                 isa=kernels().isa,
                 checkpoint=model.checkpoint,
                 spec=repr(model.spec),
+                quantization=config.quantization,
                 activation_quantization=config.activation_quantization,
                 kv_cache_dtype=resolved.cache_dtype,
                 max_model_len=scheduling.max_model_len,
@@ -107,6 +111,23 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
         resolved.num_threads,
         str(kernels().isa),
     )
+
+
+def _weights(config: EngineConfig, resolved: ResolvedConfig, program: Program) -> WeightStore:
+    """Pack the weights, rounding those that are to be."""
+    native, checkpoint = kernels().PackedMatrix, resolved.model.checkpoint
+    if config.quantization is None:
+        return load_weights(program, checkpoint, pack=native.pack, num_threads=resolved.num_threads)
+    cache = None
+    if config.cache_quantized_weights:
+        cache = QuantizedCache(checkpoint, config.quantization, kernels().PACKING_VERSION)
+    with quantizing_bar(config.use_tqdm_on_load, checkpoint.bytes_to_round) as advance:
+        quantize = WeightQuantizer(native, num_threads=resolved.num_threads, cache=cache, advance=advance)
+        weights = load_weights(
+            program, checkpoint, pack=native.pack, num_threads=resolved.num_threads, quantize=quantize
+        )
+    quantize.keep()
+    return weights
 
 
 def _data_plane(
@@ -130,7 +151,7 @@ def _data_plane(
     inputs = InputBatch(
         max_num_seqs=scheduling.max_num_seqs,
         max_model_len=scheduling.max_model_len,
-        block_sizes=[group.block_size for group in program.cache_groups],
+        block_sizes=[None if group.kind == "state" else group.block_size for group in program.cache_groups],
         vocab_size=program.vocab_size,
     )
     return program, LocalExecutor(native, capacity, memory, inputs)
@@ -142,6 +163,7 @@ def _program(config: EngineConfig, resolved: ResolvedConfig, max_model_len: int)
         max_model_len=max_model_len,
         block_size=config.block_size,
         cache_dtype=resolved.cache_dtype,
+        keeps_border=config.enable_prefix_caching,
     )
 
 

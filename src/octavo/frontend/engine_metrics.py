@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from octavo.observe.events import RequestAdmitted, StepPlanned
+from octavo.observe.events import RequestAdmitted
 
 if TYPE_CHECKING:
     from octavo.core.engine_core import EngineStats
@@ -38,10 +38,9 @@ class EngineMetrics:
     """Sums over finished requests, and what only the engine core's events tell: when a request first ran."""
 
     enabled = True
+    wants_steps = False
 
     def __init__(self) -> None:
-        self.peak_kv_blocks = 0
-        """Most blocks that running requests held at once."""
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self._endings: Tally[str] = Tally()
@@ -58,9 +57,7 @@ class EngineMetrics:
 
     def emit(self, event: Event) -> None:
         """Take one event, on the engine's thread."""
-        if isinstance(event, StepPlanned):
-            self.peak_kv_blocks = max(self.peak_kv_blocks, event.num_used_blocks)
-        elif isinstance(event, RequestAdmitted):
+        if isinstance(event, RequestAdmitted):
             stats = self._unscheduled.pop(event.request_id, None)
             if stats is not None:
                 stats.scheduled_ts = time.monotonic()

@@ -1,7 +1,7 @@
-"""The thread that runs the engine core, and the two queues between it and the callers.
+"""The thread that runs the engine core, and the two queues between it and the callers: the inbox and the outbox.
 
 Callers post work and wait interruptibly, so that detokenising overlaps the next step, and Ctrl-C is seen at once.
-Both queues are C code without a lock that an interrupt could leave held.
+Both queues are C code without a lock that an interrupt could leave held. The thread needs the GIL only between kernels.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from octavo.errors import EngineDeadError
 
@@ -38,7 +37,7 @@ class SteppedCore(Protocol):
         ...
 
     def advance(self) -> list[EngineCoreOutput]:
-        """Take what was added and aborted, and run one step."""
+        """Run one step; return what there is to tell."""
         ...
 
     def cancel(self) -> None:
@@ -50,8 +49,7 @@ class SteppedCore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What one step made."""
 
     outputs: list[EngineCoreOutput]
@@ -88,18 +86,14 @@ class EngineThread:
         """Have `call` run between two steps and return what it returns.
 
         Args:
-            cancel_step: stop the running step instead of waiting for its end, and let `advance` run once more before
-                the answer.
+            cancel_step: stop the running step instead of waiting for its end.
         """
         self.check_alive()
         answer: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
 
         def answering() -> None:
             try:
-                result = call()
-                if cancel_step:
-                    self._advance()
-                answer.put((result, None))
+                answer.put((call(), None))
             except BaseException as error:
                 answer.put((None, error))
 
@@ -116,20 +110,18 @@ class EngineThread:
                 raise error
             return result  # type: ignore[return-value]
 
-    def next_result(self) -> StepResult:
-        """Wait for the next step that made something, oldest first.
+    def next_result(self) -> StepResult | None:
+        """Wait for the next step that made something, oldest first; None if that takes more than a moment.
 
         Raises: `EngineDeadError` if the engine was closed or has failed.
         """
-        while True:
-            try:
-                result = self._outbox.get(timeout=_SIGNAL_CHECK_SECONDS)
-            except queue.Empty:
-                self.check_alive()
-                continue
-            if result is not None:
-                return result
+        try:
+            result = self._outbox.get(timeout=_SIGNAL_CHECK_SECONDS)
+        except queue.Empty:
+            result = None
+        if result is None:
             self.check_alive()
+        return result
 
     def check_alive(self) -> None:
         """Raise `EngineDeadError` unless the thread can serve."""
@@ -152,8 +144,10 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            while self._handle_inbox():
-                self._advance()
+            while self._take_calls():
+                outputs = self._core.advance()
+                if outputs:
+                    self._outbox.put(StepResult(outputs, time.monotonic()))
         except BaseException as error:
             logger.exception("the engine has failed")
             self._fault = error
@@ -161,19 +155,11 @@ class EngineThread:
             self._outbox.put(None)
             self._core.shutdown()
 
-    def _advance(self) -> None:
-        if self._core.has_unfinished():
-            outputs = self._core.advance()
-            if outputs:
-                self._outbox.put(StepResult(outputs, time.monotonic()))
-
-    def _handle_inbox(self) -> bool:
+    def _take_calls(self) -> bool:
         """Run what was posted; sleep while there is nothing to do. Returns whether to go on."""
-        while True:
-            try:
-                call = self._inbox.get(block=not self._core.has_unfinished())
-            except queue.Empty:
-                return True
+        while not (self._inbox.empty() and self._core.has_unfinished()):
+            call = self._inbox.get()
             if call is None:
                 return False
             call()
+        return True

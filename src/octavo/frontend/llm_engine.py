@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,17 @@ from octavo.frontend.detokenizer import Detokenizer
 from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.frontend.output_processor import OutputProcessor
+from octavo.observe.events import RequestRefused
 from octavo.outputs import RequestOutput, RequestStateStats
+from octavo.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.core.engine_core import EngineCore
     from octavo.frontend.engine_metrics import EngineMetrics, Metric
     from octavo.frontend.input_processor import Prompt
-    from octavo.sampling_params import RequestOutputKind, SamplingParams
+    from octavo.observe.events import EventSink
+    from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
 
@@ -34,7 +36,8 @@ class EngineParts:
     core: EngineCore
     tokenizer: Tokenizer
     metrics: EngineMetrics
-    """Also the core's event sink."""
+    events: EventSink
+    """Also the core's: passes on to `metrics` what it wants, and to whoever else listens."""
     default_sampling_params: SamplingParams
     vocab_size: int
     """Width of the logits."""
@@ -43,6 +46,8 @@ class EngineParts:
     max_model_len: int
     max_logprobs: int
     seed: int
+    weight_formats: Mapping[str, int]
+    """Bytes of the matrices in memory, by format."""
     numeric_fingerprint: str
 
 
@@ -53,15 +58,15 @@ class LLMEngine:
         self.tokenizer = parts.tokenizer
         self.default_sampling_params = parts.default_sampling_params
         self.max_model_len = parts.max_model_len
+        self.weight_formats = parts.weight_formats
         self.numeric_fingerprint = parts.numeric_fingerprint
         self._core = parts.core
         self._metrics = parts.metrics
+        self._events = parts.events
         self._seed = parts.seed
         self._num_added = 0
         self._core_ids: dict[str, str] = {}
         """Of unfinished requests: the id the core knows them by, which is never used twice."""
-        self._unposted: deque[Request] = deque()
-        """Added, and not yet given to the engine's thread: `step` gives it all at once."""
         self._inputs = InputProcessor(
             parts.tokenizer,
             vocab_size=parts.vocab_size,
@@ -92,11 +97,16 @@ class LLMEngine:
         """Check and tokenise a batch; return for each prompt its input, or why it cannot be served."""
         self._thread.check_alive()
         prepared = self._inputs.process(prompts, params, add_special_tokens=add_special_tokens, output_kind=output_kind)
-        return [entry if isinstance(entry, RequestError) else self._check_fits(entry) for entry in prepared]
+        checked = [entry if isinstance(entry, RequestError) else self._check_fits(entry) for entry in prepared]
+        for entry in checked:
+            if isinstance(entry, RequestError) and self._events.enabled:
+                self._events.emit(RequestRefused(str(entry)))
+        return checked
 
     def add_inputs(self, inputs: Iterable[tuple[str, EngineInput, int]]) -> None:
-        """Queue checked requests: (request id, input, priority). They start with the next `step`."""
+        """Queue checked requests: (request id, input, priority). They start together, with the next step."""
         arrival_time, queued_at = time.time(), time.monotonic()
+        requests = []
         for request_id, source, priority in inputs:
             if request_id in self._core_ids:
                 raise RequestError(f"request id {request_id!r} is in use.", parameter="request_id", value=request_id)
@@ -105,7 +115,13 @@ class LLMEngine:
             self._core_ids[request_id] = request.request_id
             self._outputs.add(request.request_id, request_id, source, stats)
             self._metrics.track(request.request_id, stats)
-            self._unposted.append(request)
+            requests.append(request)
+
+        def add() -> None:
+            for request in requests:
+                self._core.add_request(request)
+
+        self._thread.post(add)
 
     def add_request(
         self,
@@ -116,7 +132,7 @@ class LLMEngine:
         priority: int = 0,
         tokenization_kwargs: dict[str, Any] | None = None,
     ) -> str:
-        """Queue one request; it starts with the next `step`.
+        """Queue one request; it starts with the engine's next step.
 
         Raises: `RequestError` if it cannot be served; `EngineDeadError`.
         """
@@ -128,15 +144,14 @@ class LLMEngine:
         return request_id
 
     def step(self) -> list[RequestOutput]:
-        """Wait for the next step that made something; return what there is to show of it, maybe nothing.
+        """Wait a moment for the next step that made something; return what there is to show of it, maybe nothing.
 
         Returns at once if no request is unfinished. Raises: `EngineDeadError`.
         """
         self._thread.check_alive()
-        self._post_requests()
-        if not self.has_unfinished_requests():
+        result = self._thread.next_result() if self._core_ids else None
+        if result is None:
             return []
-        result = self._thread.next_result()
         outputs = self._outputs.process(result.outputs, result.ended_at)
         for output in outputs:
             if output.finished:
@@ -180,7 +195,7 @@ class LLMEngine:
     @property
     def peak_kv_blocks(self) -> int:
         """Most blocks of the KV cache that running requests held at once."""
-        return self._metrics.peak_kv_blocks
+        return self._thread.ask(self._core.stats).peak_kv_blocks
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
@@ -189,20 +204,6 @@ class LLMEngine:
     def close(self) -> None:
         """Stop what runs, end the threads, free the memory. Idempotent."""
         self._thread.close()
-
-    def _post_requests(self) -> None:
-        requests = []
-        while self._unposted:
-            request = self._unposted.popleft()
-            if request.request_id in self._outputs:  # else it was aborted before it began
-                requests.append(request)
-
-        def add() -> None:
-            for request in requests:
-                self._core.add_request(request)
-
-        if requests:
-            self._thread.post(add)
 
     def _check_fits(self, source: EngineInput) -> EngineInput | RequestError:
         try:
@@ -225,6 +226,7 @@ class LLMEngine:
             priority=priority,
             cache_salt=source.cache_salt,
             make_stop_checker=(lambda: Detokenizer(tokenizer, params)) if params.stop else None,
+            is_streamed=params.output_kind is not RequestOutputKind.FINAL_ONLY,
         )
 
 

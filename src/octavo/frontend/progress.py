@@ -1,13 +1,17 @@
-"""The progress bar of `LLM.generate`: requests done, and tokens per second in and out."""
+"""Progress bars: of `LLM.generate` with requests done and tokens per second, and of weights being quantised."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.outputs import RequestOutput
+
+_PATIENCE_S = 0.5
+"""What takes less needs no bar."""
 
 
 class ProgressBar:
@@ -47,6 +51,22 @@ class ProgressBar:
         seconds = max(time.monotonic() - self._started, 1e-9)
         per_second = f"{self._num_input_tokens / seconds:.2f} toks/s, output: {self._num_output_tokens / seconds:.2f}"
         return f"est. speed input: {per_second} toks/s"
+
+
+@contextmanager
+def quantizing_bar(is_shown: bool, num_bytes: int) -> Iterator[Callable[[int], object]]:
+    """Count bytes of the model's file on a bar, if stderr is a terminal and it takes a while; yield what counts."""
+    bar = _tqdm()(
+        total=num_bytes,
+        desc="Quantizing weights",
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        delay=_PATIENCE_S,
+        disable=None if is_shown else True,
+    )
+    with bar:
+        yield bar.update
 
 
 def _tqdm() -> Callable[..., Any]:

@@ -5,8 +5,9 @@ The only place that looks at the model's files, the machine and the options toge
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,21 @@ from octavo.formats.gguf import GgufFile, open_gguf
 from octavo.formats.json_file import read_json_object
 from octavo.formats.safetensors import open_safetensors_dir
 from octavo.frontend.generation_defaults import default_sampling_params
+from octavo.frontend.machine import available_memory_bytes
 from octavo.models.registry import gguf_architecture, hf_architecture, spec_from_gguf, spec_from_hf
 from octavo.native import default_num_threads
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
 from octavo.weights.hub import ModelFiles, resolve_model_files, resolve_tokenizer_path
+from octavo.weights.quantization import quantized_checkpoint
 
 if TYPE_CHECKING:
     from octavo.cache_spec import CacheDtype
     from octavo.config import EngineConfig
     from octavo.models.base import DecoderSpec
     from octavo.sampling_params import SamplingParams
+
+logger = logging.getLogger("octavo")
 
 _DEFAULT_MAX_NUM_SEQS = 256
 _DEFAULT_TOKEN_BUDGET = 512
@@ -65,12 +70,17 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     """
     files = resolve_model_files(config.model, config.revision, config.download_dir)
     model = _resolve_gguf(config, files) if files.kind == "gguf" else _resolve_directory(config, files)
-    return ResolvedConfig(
+    if config.quantization is not None:
+        model = replace(model, checkpoint=quantized_checkpoint(model.checkpoint, config.quantization))
+    _warn_of_memory(model.checkpoint, config.quantization)
+    resolved = ResolvedConfig(
         model=model,
         max_model_len=_max_model_len(config.max_model_len, model.spec.max_positions),
         num_threads=config.num_threads or default_num_threads(),
         cache_dtype="float16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )
+    _check_rope_tables(model.spec, resolved.positions(), available_memory_bytes())
+    return resolved
 
 
 def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:
@@ -125,15 +135,27 @@ def _max_model_len(wanted: int | str | None, model_length: int) -> int | None:
     return int(wanted)
 
 
+def _check_rope_tables(spec: DecoderSpec, positions: int, available: int) -> None:
+    """Raise `ConfigError` if the rotations of all positions, which are computed at load, do not fit in memory."""
+    per_position = 4 * sum(rope.rotary_dim for rope in {layer.rope for layer in spec.layers})
+    if positions * per_position > available:
+        raise ConfigError(
+            f"A context of {positions} tokens takes {positions * per_position} bytes for its rotation tables alone; "
+            f"{available} bytes of memory are available: set max_model_len, below {available // per_position}."
+        )
+
+
 def _resolve_gguf(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
     if config.hf_overrides:
         raise ConfigError("hf_overrides change a config.json, which a GGUF file does not have: leave them out.")
     file = open_gguf(files.path)
     spec = spec_from_gguf(file)
-    permuted = (spec.num_heads, spec.num_kv_heads) if gguf_architecture(file).permuted_qk else None
+    architecture = gguf_architecture(file)
+    permuted = (spec.num_heads, spec.num_kv_heads) if architecture.permuted_qk else None
+    checkpoint = checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=permuted)
     return ResolvedModel(
         spec=spec,
-        checkpoint=checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=permuted),
+        checkpoint=architecture.adapt(checkpoint, spec),
         tokenizer=_tokenizer(config, file),
         default_sampling_params=default_sampling_params(config, None),
     )
@@ -142,14 +164,26 @@ def _resolve_gguf(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
 def _resolve_directory(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
     source = str(files.path / "config.json")
     values = _merged(read_json_object(source), config.hf_overrides or {})
-    norm_offset = hf_architecture(values, source).norm_offset
+    architecture = hf_architecture(values, source)
+    spec = spec_from_hf(values, source)
+    tensors = open_safetensors_dir(files.path)
+    checkpoint = checkpoint_from_safetensors(tensors, str(files.path), norm_offset=architecture.norm_offset)
     return ResolvedModel(
-        spec=spec_from_hf(values, source),
-        checkpoint=checkpoint_from_safetensors(
-            open_safetensors_dir(files.path), str(files.path), norm_offset=norm_offset
-        ),
+        spec=spec,
+        checkpoint=architecture.adapt(checkpoint, spec),
         tokenizer=_tokenizer(config, files.path),
         default_sampling_params=default_sampling_params(config, files.path),
+    )
+
+
+def _warn_of_memory(checkpoint: Checkpoint, quantization: str | None) -> None:
+    """Say so if the weights need more memory than there is: the system may swap, or kill the process."""
+    needed, available = checkpoint.packed_bytes, available_memory_bytes()
+    if needed <= available:
+        return
+    way_out = "" if quantization == "q4" else "; quantization='q4' or a smaller GGUF file takes less"
+    logger.warning(
+        "the weights need %.1f GB of memory, but %.1f GB are available%s", needed / 1e9, available / 1e9, way_out
     )
 
 
