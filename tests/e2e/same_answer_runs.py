@@ -23,10 +23,15 @@ BASE: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8, "num_threads": 
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts as token ids, and how each is sampled."""
+    """Prompts as token ids, how each is sampled, and how keys and values are stored."""
 
     prompts: list[list[int]]
     params: list[SamplingParams]
+    kv_cache_dtype: str = "auto"
+
+    def load(self, model: str | Path, **options: Any) -> LLM:
+        """Return an engine with the reference's options, but for these."""
+        return LLM(model, **{**BASE, "kv_cache_dtype": self.kv_cache_dtype, **options})
 
     def generate(self, llm: LLM, order: Sequence[int] | None = None) -> list[RequestOutput]:
         """Run all prompts as one batch, in this order; return the outputs in the workload's order."""
@@ -37,7 +42,7 @@ class Workload:
         return [by_index[index] for index in range(len(self.prompts))]
 
 
-def make_workload(vocab_size: int, seed: int = 0) -> Workload:
+def make_workload(vocab_size: int, seed: int = 0, kv_cache_dtype: str = "auto") -> Workload:
     """Return eight prompts of 3 to 90 tokens, of which some begin alike, sampled in as many ways."""
     rng = random.Random(seed)
 
@@ -58,7 +63,7 @@ def make_workload(vocab_size: int, seed: int = 0) -> Workload:
         {"temperature": 0, "min_tokens": 12, "logprobs": 1, "prompt_logprobs": 2},
         {**sampled, "logit_bias": {5: 3.0}, "allowed_token_ids": list(range(0, vocab_size, 3)), "logprobs": 1},
     ]
-    return Workload(prompts, [SamplingParams(max_tokens=40, ignore_eos=True, **way) for way in ways])
+    return Workload(prompts, [SamplingParams(max_tokens=40, ignore_eos=True, **way) for way in ways], kv_cache_dtype)
 
 
 def exact(output: RequestOutput) -> bytes:
@@ -76,7 +81,7 @@ def _pack(position: dict[int, Any]) -> bytes:
 
 def alone(model: str | Path, workload: Workload) -> list[bytes]:
     """Return the answers that all others are compared with."""
-    with LLM(model, **BASE) as llm:
+    with workload.load(model) as llm:
         return [
             exact(llm.generate([prompt], own, use_tqdm=False)[0])
             for prompt, own in zip(workload.prompts, workload.params, strict=True)
@@ -87,7 +92,7 @@ def together(**options: Any) -> Callable[[str | Path, Workload], list[bytes]]:
     """Return a way to run: all requests at once, with these options."""
 
     def run(model: str | Path, workload: Workload) -> list[bytes]:
-        with LLM(model, **{**BASE, **options}) as llm:
+        with workload.load(model, **options) as llm:
             return list(map(exact, workload.generate(llm)))
 
     return run
@@ -97,13 +102,13 @@ def shuffled(model: str | Path, workload: Workload) -> list[bytes]:
     """In another order, three at a time."""
     order = list(range(len(workload.prompts)))
     random.Random(4).shuffle(order)
-    with LLM(model, **{**BASE, "max_num_seqs": 3}) as llm:
+    with workload.load(model, max_num_seqs=3) as llm:
         return list(map(exact, workload.generate(llm, order)))
 
 
 def preempted(model: str | Path, workload: Workload) -> list[bytes]:
     """With so few blocks that requests lose theirs and are recomputed."""
-    with LLM(model, **{**BASE, "num_gpu_blocks_override": 11}) as llm:
+    with workload.load(model, num_gpu_blocks_override=11) as llm:
         outputs = workload.generate(llm)
     num_preemptions = sum(output.metrics.num_preemptions for output in outputs)
     assert num_preemptions >= 2, f"{num_preemptions} preemptions: the pool is too large to test anything"
@@ -112,7 +117,7 @@ def preempted(model: str | Path, workload: Workload) -> list[bytes]:
 
 def cached(model: str | Path, workload: Workload) -> list[bytes]:
     """With prompts found in the prefix cache."""
-    with LLM(model, **{**BASE, "enable_prefix_caching": True}) as llm:
+    with workload.load(model, enable_prefix_caching=True) as llm:
         workload.generate(llm)
         outputs = workload.generate(llm)
     for output in outputs:
@@ -134,11 +139,11 @@ WAYS: dict[str, Callable[[str | Path, Workload], list[bytes]]] = {
 
 
 def main() -> None:
-    """Run the workload in every way on the model given; print a JSON object."""
-    model = sys.argv[1]
+    """Run the workload in every way on the model and with the cache dtype given; print a JSON object."""
+    model, kv_cache_dtype = sys.argv[1:]
     with LLM(model, **BASE) as llm:
         vocab_size = len(llm.get_tokenizer().get_vocab())
-    workload = make_workload(vocab_size)
+    workload = make_workload(vocab_size, kv_cache_dtype=kv_cache_dtype)
     expected = alone(model, workload)
     print(json.dumps({name: way(model, workload) == expected for name, way in WAYS.items()}))
 

@@ -1,4 +1,4 @@
-"""Checkpoints whose sizes are multiples of nothing, on the float path, against the oracle."""
+"""Checkpoints whose sizes are multiples of nothing, as they are and quantised, on the float path against the oracle."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from tiny_models import TINY_DIR, Chunk, make_batch
 
 from octavo import LLM, SamplingParams
+from octavo.config import Quantization
 from octavo.formats.safetensors import open_safetensors_dir
 from octavo.models.decoder import build_program
 from octavo.models.registry import hf_architecture, spec_from_hf
@@ -20,6 +21,7 @@ from octavo.program.ops import Program
 from octavo.program.reference import ReferenceExecutor
 from octavo.weights.checkpoint import checkpoint_from_safetensors
 from octavo.weights.oracle import reference_weights
+from octavo.weights.quantization import quantized_checkpoint
 
 TOLERANCE = 2e-4
 """Of the logits' standard deviation: float32 sums in another order."""
@@ -69,9 +71,13 @@ def make_checkpoint(directory: Path, config: dict[str, Any]) -> Program:
     return program
 
 
-def oracle_logits(directory: Path, config: dict[str, Any], program: Program, ids: list[int]) -> npt.NDArray[np.float32]:
+def oracle_logits(
+    directory: Path, config: dict[str, Any], program: Program, ids: list[int], quantization: Quantization | None
+) -> npt.NDArray[np.float32]:
     offset = hf_architecture(config, "config").norm_offset
     checkpoint = checkpoint_from_safetensors(open_safetensors_dir(directory), str(directory), norm_offset=offset)
+    if quantization is not None:
+        checkpoint = quantized_checkpoint(checkpoint, quantization)
     num_groups = len(program.cache_groups)
     executor = ReferenceExecutor(program, reference_weights(program, checkpoint), [9] * num_groups)
     executor.run_body(make_batch(program, [Chunk(0, ids, [list(range(1, 9))] * num_groups)]))
@@ -85,19 +91,23 @@ def as_rows(positions: list[Any], vocab_size: int) -> npt.NDArray[np.float64]:
     return rows
 
 
+@pytest.mark.parametrize("quantization", [None, "q8", "q4"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_of_prompt_and_output_are_the_oracles(tmp_path: Path, name: str) -> None:
+def test_logits_of_prompt_and_output_are_the_oracles(
+    tmp_path: Path, name: str, quantization: Quantization | None
+) -> None:
     config = {**SIZES, **CONFIGS[name]}
     program = make_checkpoint(tmp_path, config)
     vocab_size = config["vocab_size"]
     prompt = [(index * 389) % vocab_size for index in range(PROMPT_LEN)]
     options = {"activation_quantization": False, "kv_cache_dtype": "float32", "long_prefill_token_threshold": 5}
+    options["quantization"] = quantization
     with LLM(tmp_path, tokenizer=TINY_DIR / "llama", max_logprobs=-1, logprobs_mode="raw_logits", **options) as llm:
         params = SamplingParams(
             temperature=0, max_tokens=NUM_GENERATED, logprobs=-1, prompt_logprobs=-1, ignore_eos=True
         )
         (output,) = llm.generate([prompt], params, use_tqdm=False)
     completion = output.outputs[0]
-    expected = oracle_logits(tmp_path, config, program, [*prompt, *completion.token_ids[:-1]])
+    expected = oracle_logits(tmp_path, config, program, [*prompt, *completion.token_ids[:-1]], quantization)
     actual = as_rows([*output.prompt_logprobs[1:], *completion.logprobs], vocab_size)
     assert np.abs(actual - expected).max() < TOLERANCE * expected.std()

@@ -18,6 +18,8 @@ DECIDED_MARGIN = 0.3
 """Quantised activations and float16 keys move logits by less: below this margin the other token may win."""
 
 PERPLEXITY_TOLERANCE = 0.01
+INT8_CACHE_TOLERANCE = 0.005
+"""Of exact activations: rounded ones add noise of about 0.2 %, whatever changes."""
 
 
 def greedy(max_tokens: int, logprobs: int) -> SamplingParams:
@@ -86,6 +88,13 @@ def test_default_path_keeps_the_perplexity_of_the_float_path(case) -> None:
     path, _ = case
     exact = perplexity(path, activation_quantization=False, kv_cache_dtype="float32")
     assert perplexity(path) == pytest.approx(exact, rel=PERPLEXITY_TOLERANCE)
+
+
+def test_an_int8_cache_keeps_the_perplexity_of_a_float16_cache(case) -> None:
+    path, _ = case
+    exact = perplexity(path, activation_quantization=False)
+    int8 = perplexity(path, activation_quantization=False, kv_cache_dtype="int8")
+    assert int8 == pytest.approx(exact, rel=INT8_CACHE_TOLERANCE)
 
 
 def perplexity(path: Path, **options: object) -> float:

@@ -18,8 +18,10 @@ from octavo.native.isa import ISA_LEVELS, best_isa
 
 SMOLLM2_VOCAB = 49_152
 MODELS = [
-    pytest.param("smollm2_path", SMOLLM2_VOCAB, id="smollm2"),
-    pytest.param("gemma_path", 262_144, id="gemma, windows", marks=pytest.mark.slow),
+    pytest.param("smollm2_path", SMOLLM2_VOCAB, "auto", id="smollm2"),
+    pytest.param("smollm2_path", SMOLLM2_VOCAB, "int8", id="smollm2, int8 cache"),
+    pytest.param("gemma_path", 262_144, "auto", id="gemma, windows", marks=pytest.mark.slow),
+    pytest.param("gemma_path", 262_144, "int8", id="gemma, windows, int8 cache", marks=pytest.mark.slow),
 ]
 
 
@@ -29,17 +31,18 @@ def workload() -> runs.Workload:
 
 
 @functools.cache
-def answers_alone(path: Path, vocab_size: int) -> list[bytes]:
-    return runs.alone(path, runs.make_workload(vocab_size))
+def answers_alone(path: Path, vocab_size: int, kv_cache_dtype: str) -> list[bytes]:
+    return runs.alone(path, runs.make_workload(vocab_size, kv_cache_dtype=kv_cache_dtype))
 
 
-@pytest.mark.parametrize(("model", "vocab_size"), MODELS)
+@pytest.mark.parametrize(("model", "vocab_size", "kv_cache_dtype"), MODELS)
 @pytest.mark.parametrize("way", runs.WAYS.values(), ids=runs.WAYS.keys())
 def test_answers_are_those_of_each_request_alone(
-    request: pytest.FixtureRequest, model: str, vocab_size: int, way
+    request: pytest.FixtureRequest, model: str, vocab_size: int, kv_cache_dtype: str, way
 ) -> None:
     path = request.getfixturevalue(model)
-    assert way(path, runs.make_workload(vocab_size)) == answers_alone(path, vocab_size)
+    workload = runs.make_workload(vocab_size, kv_cache_dtype=kv_cache_dtype)
+    assert way(path, workload) == answers_alone(path, vocab_size, kv_cache_dtype)
 
 
 def test_an_unseeded_request_is_repeated_with_the_seed_it_reports(smollm2_path: Path, workload: runs.Workload) -> None:
@@ -83,11 +86,21 @@ def test_completions_of_a_fork_are_those_of_single_requests(smollm2_path: Path, 
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
-def test_tiny_models_answer_alike_on_every_isa(name: str, isa: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kv_cache_dtype"),
+    [
+        ("llama", "auto"),
+        ("gemma3_text", "auto"),
+        ("gemma3_text", "int8"),
+        ("qwen3_moe", "auto"),
+        ("qwen3_5_text", "auto"),
+        ("qwen3_5_moe", "auto"),
+    ],
+)
+def test_tiny_models_answer_alike_on_every_isa(name: str, kv_cache_dtype: str, isa: str) -> None:
     if ISA_LEVELS.index(isa) > ISA_LEVELS.index(best_isa()):
         pytest.skip(f"this CPU runs {best_isa()} at best")
-    command = [sys.executable, runs.__file__, str(TINY_DIR / name)]
+    command = [sys.executable, runs.__file__, str(TINY_DIR / name), kv_cache_dtype]
     done = subprocess.run(
         command, env={**os.environ, "OCTAVO_ISA": isa}, capture_output=True, text=True, timeout=600, check=False
     )
