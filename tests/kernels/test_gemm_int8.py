@@ -26,6 +26,7 @@ from matrix_oracle import (
 
 SHAPES = [(fmt, N, K) for fmt in SMALL_FORMATS for N, K in [(1, 32), (15, 64), (16, 256), (17, 576), (90, 576)]]
 SHAPES += [(fmt, N, K) for fmt in K_FORMATS for N, K in [(1, 256), (17, 512), (90, 768)]]
+SHAPES += [(fmt, 170, 1280) for fmt in QUANTIZED_FORMATS]  # more panels and rows than are kept in cache at once
 
 
 def multiply(kernels: ModuleType, matrix: Any, x: Floats, **options: Any) -> Floats:
