@@ -14,6 +14,8 @@ import pytest
 from tiny_models import TINY_DIR, read_config
 
 from octavo.errors import ConfigError, ModelLoadError
+from octavo.formats.gguf import open_gguf
+from octavo.formats.gguf_quants import dequantize
 from octavo.formats.gguf_types import GgufType
 from octavo.formats.safetensors import open_safetensors_dir
 from octavo.models.decoder import build_program
@@ -21,6 +23,7 @@ from octavo.models.registry import spec_from_hf
 from octavo.native import kernels
 from octavo.weights import quantized_cache
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor, checkpoint_from_safetensors
+from octavo.weights.packing import NATIVE_FORMATS
 from octavo.weights.quantization import quantized_checkpoint
 from octavo.weights.quantized_cache import QuantizedCache
 from octavo.weights.quantizer import WeightQuantizer
@@ -122,6 +125,15 @@ def test_matrices_are_those_of_their_tensors(model: Path) -> None:
     assert rows.tobytes() == np.concatenate(parts).tobytes()
     assert list(store.format_bytes) == ["Q8_0", "Q4_1"]
     assert sum(store.format_bytes.values()) + sum(v.nbytes for v in store.vectors.values()) == store.nbytes
+
+
+@pytest.mark.parametrize("name", ["blk.0.ffn_down.weight", "blk.29.attn_v.weight", "token_embd.weight"])
+def test_a_dequantised_file_gets_its_own_bits_back(smollm2_path: Path, name: str) -> None:
+    tensor = open_gguf(smollm2_path).tensors[name]
+    values = dequantize(tensor)[:1024]
+    rows = [values.view(np.uint8)]
+    matrix = kernels().PackedMatrix.quantize(NATIVE_FORMATS[tensor.type], 0, rows, *values.shape)
+    assert matrix.dequantize_rows(np.arange(len(values), dtype=np.int32)).tobytes() == values.tobytes()
 
 
 def test_a_value_that_cannot_be_rounded_names_its_tensor(model: Path) -> None:
