@@ -225,17 +225,16 @@ def test_the_prefix_cache_is_reset_only_between_requests() -> None:
     assert engine.completions["again", 0].last.num_cached_tokens == 0  # type: ignore[union-attr]
 
 
-def test_stats_count_what_happened() -> None:
+def test_the_parts_count_what_happened() -> None:
     engine = Engine(max_num_seqs=1)
     engine.add(make_request("a", range(9), max_tokens=3, ignore_eos=True), make_request("b", range(9), arrival=1))
     engine.advance()
-    stats = engine.core.stats()
-    assert (stats.num_running, stats.num_waiting, stats.num_generated_tokens) == (1, 1, 1)
-    assert stats.kv_cache_usage == 3 / 16
+    scheduler, manager = engine.scheduler, engine.manager
+    assert (len(scheduler.roster.running), len(scheduler.roster.waiting), scheduler.num_generated_tokens) == (1, 1, 1)
+    assert (manager.usage(), scheduler.peak_used_blocks) == (3 / 16, 3)
     engine.finish()
-    stats = engine.core.stats()
-    assert (stats.num_running, stats.num_waiting, stats.kv_cache_usage) == (0, 0, 0.0)
-    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (18, 8)
+    assert (len(scheduler.roster.running), len(scheduler.roster.waiting), manager.usage()) == (0, 0, 0.0)
+    assert (manager.num_queried_tokens, manager.num_hit_tokens) == (18, 8)
 
 
 def test_every_end_is_told() -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from core_helpers import EOS, make_request
+from core_helpers import EOS, make_config, make_manager, make_request
 
-from octavo.core.request import RequestStatus
-from octavo.core.request_queue import RequestQueue, rank_under
+from octavo.core.request import Request, RequestStatus
+from octavo.core.request_queue import RequestQueue
+from octavo.core.scheduler import Scheduler
 
 
 class CountingChecker:
@@ -66,12 +67,11 @@ def test_scoring_or_asking_not_to_skips_the_prefix_cache() -> None:
     assert not make_request(skip_reading_prefix_cache=True).reads_prefix_cache
 
 
-def queue_of(policy: str, *requests: object) -> RequestQueue:
-    queue = RequestQueue()
+def queue_of(policy: str, *requests: Request) -> RequestQueue:
+    scheduler = Scheduler(make_config(policy=policy), make_manager())
     for request in requests:
-        request.rank = rank_under(policy, request)  # type: ignore[arg-type, attr-defined]
-        queue.push(request)  # type: ignore[arg-type]
-    return queue
+        scheduler.add(request)
+    return scheduler.roster.waiting
 
 
 def drain(queue: RequestQueue) -> list[str]:

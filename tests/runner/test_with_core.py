@@ -202,7 +202,7 @@ def test_tokens_are_those_of_the_model_without_a_cache(
     assert set(engine.reasons.values()) == {"length"}
     assert engine.num_cached_tokens > 0
     if num_blocks < 64:
-        assert engine.core.stats().num_preemptions >= 2
+        assert engine.core.scheduler.roster.num_preemptions >= 2
 
 
 def test_a_request_that_breaks_its_steps_ends_alone() -> None:

@@ -6,7 +6,7 @@ All of it is for one thread, but `check_fits` and `cancel`, which are safe from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from octavo.core.scheduler import StalledError
 from octavo.errors import EngineDeadError, RequestError, StepCancelledError
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
 MaskSource = Callable[["SchedulerOutput"], object]
 """Returns a plan's allowed-token bits per logit row, or None; works while the step is computed."""
-
-
-class EngineStats(NamedTuple):
-    """Counts for metrics: of this moment, then totals since the start."""
-
-    num_running: int
-    num_waiting: int
-    kv_cache_usage: float
-    """Share of the KV cache that running requests hold, 0 to 1."""
-    num_generated_tokens: int
-    num_preemptions: int
-    prefix_cache_queries: int
-    """Tokens looked up in the prefix cache; hits are those found."""
-    prefix_cache_hits: int
-    peak_kv_blocks: int
-    """Most blocks that running requests held at once."""
 
 
 class EngineCore:
@@ -131,20 +115,6 @@ class EngineCore:
         Mutates: the KV cache manager.
         """
         return self.scheduler.manager.reset_prefix_cache()
-
-    def stats(self) -> EngineStats:
-        """Return the counts of this moment."""
-        scheduler, roster, manager = self.scheduler, self.scheduler.roster, self.scheduler.manager
-        return EngineStats(
-            len(roster.running),
-            len(roster.waiting),
-            manager.usage(),
-            scheduler.num_generated_tokens,
-            roster.num_preemptions,
-            manager.num_queried_tokens,
-            manager.num_hit_tokens,
-            scheduler.peak_used_blocks,
-        )
 
     def shutdown(self) -> None:
         """Stop for good; idempotent. Requests that have not ended are dropped without an output.

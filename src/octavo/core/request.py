@@ -99,7 +99,7 @@ class Request:
     num_unborn: int = field(init=False)
     """Later completions that this one still has to bring to life; only while it has no output."""
     rank: tuple[int, int, int] = field(init=False)
-    """Smaller goes first; the scheduler leaves the priority out under the policy "fcfs"."""
+    """(priority, arrival, index): smaller goes first. Under the policy "fcfs" the scheduler takes the priority out."""
     ends_early: frozenset[int] = field(init=False)
     """Token ids that end the output before its length does."""
     stop_checker: StopChecker | None = field(init=False)

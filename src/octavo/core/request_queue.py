@@ -1,22 +1,17 @@
 """Waiting requests in the order in which they will be admitted.
 
-One heap serves both policies, because the order is that of `Request.rank`: (priority, arrival, index), where "fcfs"
-leaves the priority out. A preempted request keeps its rank, so it comes back before all that arrived after it.
+One heap serves both policies, because the order is that of `Request.rank`. A preempted request keeps its rank, so it
+comes back before all that arrived after it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from octavo.core.request import Request
-
-
-def rank_under(policy: Literal["fcfs", "priority"], request: Request) -> tuple[int, int, int]:
-    """Return the rank of `request` under `policy`; smaller goes first."""
-    return (request.priority if policy == "priority" else 0, request.arrival, request.index)
 
 
 class RequestQueue:

@@ -16,7 +16,6 @@ from octavo.core.chunking import ChunkSizer
 from octavo.core.fault_search import FaultSearch
 from octavo.core.planner import StepPlanner
 from octavo.core.request import Request
-from octavo.core.request_queue import rank_under
 from octavo.core.roster import Roster, take_output
 from octavo.core.step import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from octavo.core.step_plan import PlannedStep, PlanWriter
@@ -61,7 +60,8 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Put a new request, which passed `check_fits`, in the queue. Mutates: self, request."""
-        request.rank = rank_under(self._policy, request)
+        if self._policy == "fcfs":
+            request.rank = (0, request.arrival, request.index)
         self.roster.enqueue(request)
 
     def abort(self, request_id: str) -> list[EngineCoreOutput]:
