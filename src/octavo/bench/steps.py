@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.bench.step_work import WorkModel
 from octavo.errors import ConfigError
+from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import resolve
 from octavo.models.decoder import build_program
-from octavo.native import kernels
 from octavo.program.cost import StepShape
 from octavo.runner.step_timer import StepTimer, cache_pools
-from octavo.weights.store import load_weights
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
@@ -73,8 +72,7 @@ def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
     program = build_program(
         resolved.model.spec, max_model_len=positions, block_size=config.block_size, cache_dtype=resolved.cache_dtype
     )
-    pack = kernels().PackedMatrix.pack
-    weights = load_weights(program, resolved.model.checkpoint, pack=pack, num_threads=resolved.num_threads)
+    weights = load_model_weights(config, resolved, program)
     return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)
 
 

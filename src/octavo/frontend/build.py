@@ -14,7 +14,7 @@ from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
-from octavo.frontend.progress import quantizing_bar
+from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import ResolvedConfig, cache_bytes, resolve, scheduler_config
 from octavo.models.decoder import build_program
 from octavo.native import kernels
@@ -23,9 +23,6 @@ from octavo.program.native import NativeProgram
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.local_executor import LocalExecutor
-from octavo.weights.quantized_cache import QuantizedCache
-from octavo.weights.quantizer import WeightQuantizer
-from octavo.weights.store import load_weights
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
@@ -67,7 +64,7 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     resolved = resolve(config)
     model = resolved.model
     program = _program(config, resolved, resolved.positions())
-    weights = _weights(config, resolved, program)
+    weights = load_model_weights(config, resolved, program)
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
     metrics = EngineMetrics()
@@ -111,23 +108,6 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
         resolved.num_threads,
         str(kernels().isa),
     )
-
-
-def _weights(config: EngineConfig, resolved: ResolvedConfig, program: Program) -> WeightStore:
-    """Pack the weights, rounding those that are to be."""
-    native, checkpoint = kernels().PackedMatrix, resolved.model.checkpoint
-    if config.quantization is None:
-        return load_weights(program, checkpoint, pack=native.pack, num_threads=resolved.num_threads)
-    cache = None
-    if config.cache_quantized_weights:
-        cache = QuantizedCache(checkpoint, config.quantization, kernels().PACKING_VERSION)
-    with quantizing_bar(config.use_tqdm_on_load, checkpoint.bytes_to_round) as advance:
-        quantize = WeightQuantizer(native, num_threads=resolved.num_threads, cache=cache, advance=advance)
-        weights = load_weights(
-            program, checkpoint, pack=native.pack, num_threads=resolved.num_threads, quantize=quantize
-        )
-    quantize.keep()
-    return weights
 
 
 def _data_plane(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from octavo.observe.events import RequestAdmitted
 
 if TYPE_CHECKING:
-    from octavo.core.engine_core import EngineStats
+    from octavo.core.scheduler import Scheduler
     from octavo.observe.events import Event
     from octavo.outputs import RequestOutput, RequestStateStats
 
@@ -68,18 +68,19 @@ class EngineMetrics:
         self._num_cached_tokens += output.num_cached_tokens or 0
         self._endings.update(completion.finish_reason or "" for completion in output.outputs)
 
-    def snapshot(self, stats: EngineStats) -> list[Metric]:
-        """Return all metrics as they are now."""
+    def snapshot(self, scheduler: Scheduler) -> list[Metric]:
+        """Return all metrics as they are now, between two steps."""
+        roster, manager = scheduler.roster, scheduler.manager
         return [
-            Gauge("vllm:num_requests_running", stats.num_running),
-            Gauge("vllm:num_requests_waiting", stats.num_waiting),
-            Gauge("vllm:kv_cache_usage_perc", stats.kv_cache_usage),
+            Gauge("vllm:num_requests_running", len(roster.running)),
+            Gauge("vllm:num_requests_waiting", len(roster.waiting)),
+            Gauge("vllm:kv_cache_usage_perc", manager.usage()),
             Counter("vllm:prompt_tokens", self._num_prompt_tokens),
             Counter("vllm:prompt_tokens_cached", self._num_cached_tokens),
-            Counter("vllm:generation_tokens", stats.num_generated_tokens),
-            Counter("vllm:num_preemptions", stats.num_preemptions),
-            Counter("vllm:prefix_cache_queries", stats.prefix_cache_queries),
-            Counter("vllm:prefix_cache_hits", stats.prefix_cache_hits),
+            Counter("vllm:generation_tokens", scheduler.num_generated_tokens),
+            Counter("vllm:num_preemptions", roster.num_preemptions),
+            Counter("vllm:prefix_cache_queries", manager.num_queried_tokens),
+            Counter("vllm:prefix_cache_hits", manager.num_hit_tokens),
             *(
                 Counter("vllm:request_success", count, {"finished_reason": reason})
                 for reason, count in sorted(self._endings.items())

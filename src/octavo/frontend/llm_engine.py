@@ -190,12 +190,12 @@ class LLMEngine:
 
     def get_metrics(self) -> list[Metric]:
         """Return counters and gauges under vLLM's names."""
-        return self._metrics.snapshot(self._thread.ask(self._core.stats))
+        return self._thread.ask(lambda: self._metrics.snapshot(self._core.scheduler))
 
     @property
     def peak_kv_blocks(self) -> int:
         """Most blocks of the KV cache that running requests held at once."""
-        return self._thread.ask(self._core.stats).peak_kv_blocks
+        return self._core.scheduler.peak_used_blocks
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
