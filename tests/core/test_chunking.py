@@ -34,8 +34,8 @@ def test_a_target_time_leaves_prompts_what_decoding_does_not_take(per_token: flo
     assert taught(make_sizer(target_itl_ms=100.0), per_token, 0.005, 4) == pytest.approx(limit, abs=1)
 
 
-def test_by_default_a_step_takes_two_and_a_half_times_as_long_with_prompts() -> None:
-    assert taught(make_sizer(), 0.001, 0.005, 8) == pytest.approx(1.5 * 8 * 0.005 / 0.001, abs=1)
+def test_by_default_a_step_takes_a_fixed_multiple_of_its_time_without_prompts() -> None:
+    assert taught(make_sizer(), 0.001, 0.005, 8) == pytest.approx((ChunkSizer.SLOWDOWN - 1) * 8 * 0.005 / 0.001, abs=1)
 
 
 def test_no_threshold_and_no_target_is_no_limit() -> None:

@@ -169,7 +169,7 @@ def test_an_exhausted_pool_makes_requests_wait_and_takes_no_snapshots() -> None:
     assert saves(engine) == []
     engine.finish()
     assert all(engine.tokens(r.request_id) == tokens_alone(r)[0] for r in requests)
-    assert engine.core.scheduler.roster.num_preemptions == 0
+    assert engine.scheduler.roster.num_preemptions == 0
 
 
 def test_slots_and_blocks_share_the_ledger() -> None:
@@ -271,7 +271,7 @@ def test_a_preempted_request_goes_on_from_the_state_it_left() -> None:
     engine = make_engine((9, 4), enable_prefix_caching=True)
     requests = [make_endless(f"r{i}", i, prompt_len=20, max_tokens=60) for i in range(2)]
     run(engine, *requests)
-    assert engine.core.scheduler.roster.num_preemptions >= 1
+    assert engine.scheduler.roster.num_preemptions >= 1
     assert any(move.kind == "restore_state" for plan in engine.executor.plans for move in plan.moves)
 
 
@@ -349,7 +349,7 @@ def test_children_are_seated_only_if_there_are_slots_for_all_copies() -> None:
     engine.advance()
     assert len(engine.scheduler.roster.running) == 2
     engine.finish()
-    assert engine.core.scheduler.roster.num_preemptions == 0
+    assert engine.scheduler.roster.num_preemptions == 0
 
 
 # The manager

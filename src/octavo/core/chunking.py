@@ -16,7 +16,7 @@ class ChunkSizer:
     within `SLOWDOWN` times what it takes without them. What a row costs is measured.
     """
 
-    SLOWDOWN = 2.5
+    SLOWDOWN = 2.2
     SMALLEST = 4
     """A prompt goes on at this pace at least, though the step takes longer then."""
     _WEIGHT = 0.3
