@@ -76,7 +76,7 @@ class EngineConfig:
     Default: half of max_num_batched_tokens, so that a long prompt does not hold up the next."""
     target_itl_ms: float | None = None
     """While requests decode whose tokens are streamed, prompts take as much of a step as leaves it about this long, in
-    milliseconds, as measured. Default: 2.5 times as long as it takes without prompts; no such limit with
+    milliseconds, as measured. Default: 2.2 times as long as it takes without prompts; no such limit with
     long_prefill_token_threshold=0."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps. Without, max_num_batched_tokens must be at least max_model_len."""
@@ -239,7 +239,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int
     """While others wait or decode, no prefill takes more tokens of a step than this; 0 switches the rule off."""
     target_itl_ms: float | None
-    """Beside streamed requests prompts are cut so that steps take about this long; None: 2.5 times as long as without
+    """Beside streamed requests prompts are cut so that steps take about this long; None: 2.2 times as long as without
     prompts, unless long_prefill_token_threshold is 0."""
     enable_chunked_prefill: bool
     """If false, a prompt runs in one step or waits for one; max_num_batched_tokens is then at least max_model_len."""
