@@ -10,13 +10,13 @@
 #include "attention_tile.h"
 #include "hadamard.h"
 #include "simd.h"
+#include "smallest_scale.h"
 
 namespace OCTAVO_NS {
 
 namespace {
 
 constexpr float kLargest = 32767.0f;
-constexpr float kSmallestScale = 7.8886090522101181e-31f;  // 2^-100; below it a scale counts as zero, so that no quotient is a denormal
 
 // Key pieces, and chunks of value columns, per pass.
 #if defined(OCTAVO_ISA_AVX512)

@@ -3,13 +3,13 @@
 
 #include "hadamard.h"
 #include "kv_cache_element.h"
+#include "smallest_scale.h"
 
 namespace OCTAVO_NS {
 
 namespace {
 
 constexpr float kLargestFloat16 = 65504.0f;
-constexpr float kSmallestScale = 7.8886090522101181e-31f;  // 2^-100; below it a scale counts as zero, so that no quotient is a denormal
 
 // `values` within the limits of float16; NaN stays. Adds how many were not.
 OCTAVO_INLINE F32 saturate(F32 values, int64_t* saturated) {

@@ -3,13 +3,11 @@
 
 #include "act_block.h"
 #include "simd.h"
+#include "smallest_scale.h"
 
 namespace OCTAVO_NS {
 
 namespace {
-
-// Below this a scale counts as zero, so that no quotient or product of it is a denormal.
-constexpr float kSmallestScale = 7.8886090522101181e-31f;  // 2^-100
 
 // `count` of the group's values exist; the rest are zeros.
 void quantize_group(const float* x, int count, ActBlock* out) {

@@ -28,7 +28,6 @@ template <Gate gate>
 OCTAVO_INLINE F32 gated(F32 x) {
   if constexpr (gate == Gate::kSigmoid) return sigmoid(x);
   if constexpr (gate == Gate::kSilu) return mul(x, sigmoid(x));
-  if constexpr (gate == Gate::kSigmoid) return sigmoid(x);
   // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
   const F32 slope = fma(mul(x, x), set1(0.0713548163f), set1(1.59576912f));
   return mul(x, sigmoid(mul(x, slope)));
