@@ -225,8 +225,13 @@ def test_mixture_that_points_outside_is_refused_at_load(best_module: ModuleType,
         BAD_LOADS[message](Load(best_module))
 
 
-def test_mixture_that_fits_is_loaded(best_module: ModuleType) -> None:
+def test_mixture_that_fits_is_loaded_and_runs(best_module: ModuleType) -> None:
     load = Load(best_module)
     load.route()
     load.sort()
     load.gemm()
+    load.native.finish(logits=load.place, vocab_size=32)
+    row = np.zeros(1, np.int32)
+    no_saves = np.zeros((0, 4), np.int32)
+    load.native.run(row, row, np.array([0, 1], np.int32), np.ones(1, np.int32), [], [], no_saves, check_signals=False)
+    assert load.native.progress > 0

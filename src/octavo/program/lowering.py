@@ -176,7 +176,8 @@ class _Lowering:
     def _linear(self, index: int, op: Linear) -> None:
         x, value = op.inputs[0], op.outputs[0]
         segments = self._product_segments(op)
-        self._quantize(x, segments)
+        if any(segment[3] for segment in segments):
+            self._quantize(x)
         y = None if op.add_to is None else self._in_place(index, op, op.add_to, value)
         self._start_stage()
         self._emit(
@@ -189,7 +190,8 @@ class _Lowering:
 
     def _gated_linear(self, op: Linear, gate: GatedMul, parts: list[Segment]) -> None:
         x, value = op.inputs[0], gate.outputs[0]
-        self._quantize(x, parts)
+        if any(segment[3] for segment in parts):
+            self._quantize(x)
         self._start_stage()
         act = self._new_act(value) if value.id in self._reads.quantized else None
         self._emit(
@@ -229,9 +231,9 @@ class _Lowering:
             column = end
         return segments
 
-    def _quantize(self, x: Value, segments: Sequence[Segment]) -> None:
-        """Make activation blocks of a product's input, if it reads some and there are none."""
-        if any(segment[3] for segment in segments) and x.id not in self._acts:
+    def _quantize(self, x: Value) -> None:
+        """Make activation blocks of a product's input, unless there are some."""
+        if x.id not in self._acts:
             self._start_rows()
             floats = self._use(x)
             self._emit("quantize", x=floats, width=x.width, act=self._new_act(x))
@@ -265,10 +267,8 @@ class _Lowering:
         x, value, k = op.inputs[0], op.outputs[0], op.top_k
         width = op.down[0].shape[1]
         up_int8, down_int8 = self._reads.is_int8_stack(op.gate_up), self._reads.is_int8_stack(op.down)
-        if up_int8 and x.id not in self._acts:
-            self._start_rows()
-            floats = self._use(x)
-            self._emit("quantize", x=floats, width=x.width, act=self._new_act(x))
+        if up_int8:
+            self._quantize(x)
         self._start_stage()
         rows = self._new_act_rows(x.rows, x.width, k) if up_int8 else self._new_rows(x.rows, x.width, k)
         self._emit(

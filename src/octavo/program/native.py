@@ -22,7 +22,7 @@ from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch
 from octavo.program.instructions import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights
 from octavo.program.lowering import lower
 from octavo.program.ops import Program
-from octavo.program.planner import Interval, plan_arena
+from octavo.program.planner import Interval, Plan, plan_arena
 
 
 class NativeProgram:
@@ -55,8 +55,7 @@ class NativeProgram:
         """
         module = kernels() if isa_module is None else isa_module
         lowered = lower(program, weights, activation_quantization=activation_quantization)
-        max_rows = {"T": max_num_tokens, "N": module.HEAD_SLICE}
-        plan = plan_arena([_interval(buffer, max_rows[buffer.rows]) for buffer in lowered.buffers])
+        plan = _plan(lowered, max_num_tokens, module.HEAD_SLICE)
         self._vocab_size = program.vocab_size
         self._logprobs_mode = logprobs_mode
         self._process = os.getpid()
@@ -190,6 +189,19 @@ class NativeProgram:
         self._native.start_head()
         emit(lowered.head)
         self._native.finish(resolve(lowered.logits), self._vocab_size)
+
+
+def activation_bytes(
+    program: Program, weights: ProgramWeights, *, max_num_tokens: int, activation_quantization: bool = True
+) -> int:
+    """Return the bytes of all values of the largest step, for weights of which only shape and kind need be known."""
+    lowered = lower(program, weights, activation_quantization=activation_quantization)
+    return _plan(lowered, max_num_tokens, kernels().HEAD_SLICE).num_bytes
+
+
+def _plan(lowered: LoweredProgram, max_num_tokens: int, head_slice: int) -> Plan:
+    max_rows = {"T": max_num_tokens, "N": head_slice}
+    return plan_arena([_interval(buffer, max_rows[buffer.rows]) for buffer in lowered.buffers])
 
 
 def _interval(buffer: Buffer, max_rows: int) -> Interval:
