@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -12,12 +13,13 @@ import pytest
 from tiny_models import TINY_DIR, open_tiny
 
 from octavo.errors import ModelLoadError
+from octavo.formats.gguf import open_gguf
 from octavo.formats.gguf_quants import dequantize_bytes
 from octavo.formats.gguf_types import GgufType
 from octavo.formats.safetensors import SafetensorsTensor, open_safetensors_dir
 from octavo.models.decoder import build_program
 from octavo.program.ops import Program
-from octavo.weights.checkpoint import Checkpoint, CheckpointTensor, checkpoint_from_safetensors
+from octavo.weights.checkpoint import Checkpoint, CheckpointTensor, checkpoint_from_gguf, checkpoint_from_safetensors
 from octavo.weights.oracle import reference_weights
 from octavo.weights.packing import NATIVE_FORMATS, half_split_row_order
 from octavo.weights.store import load_weights
@@ -136,7 +138,10 @@ def test_vectors_are_float32_and_biases_are_stacked_like_their_matrix() -> None:
 
 def test_size_is_the_sum_of_all_weights() -> None:
     store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack, num_threads=1)
-    assert store.nbytes == sum(tensor.data.nbytes for tensor in open_safetensors_dir(TINY_DIR / "llama").values())
+    sizes = store.bytes_by_name()
+    assert sum(sizes.values()) == sum(
+        tensor.data.nbytes for tensor in open_safetensors_dir(TINY_DIR / "llama").values()
+    )
 
 
 def test_norms_stored_as_w_minus_one_get_the_one_back() -> None:
@@ -167,6 +172,19 @@ def test_tensor_under_two_names_is_refused() -> None:
     tensors = {name: SafetensorsTensor(name, "F32", (1,), np.zeros(4, dtype=np.uint8)) for name in names}
     with pytest.raises(ModelLoadError, match=r"norm.weight is there under two names"):
         checkpoint_from_safetensors(tensors, "model", norm_offset=0.0)
+
+
+def test_tensor_of_a_gguf_under_two_names_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    for role in ("ffn_norm", "post_attention_norm"):
+        writer.add_tensor(f"blk.0.{role}.weight", np.ones(64, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = open_gguf(tmp_path / "model.gguf")
+    with pytest.raises(ModelLoadError, match=r"layers\.0\.post_attention_layernorm\.weight is there under two names"):
+        checkpoint_from_gguf(file, sandwich=False, permuted_heads=None)
 
 
 @pytest.mark.parametrize("shape", [(2047, 64), (2048, 63), (2048,)], ids=str)

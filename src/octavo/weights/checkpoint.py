@@ -140,6 +140,8 @@ def checkpoint_from_gguf(file: GgufFile, *, sandwich: bool, permuted_heads: tupl
         name = stable_name_from_gguf(tensor.name, sandwich=sandwich)
         if name is None:
             continue
+        if name in result:
+            raise ModelLoadError(f"{source}: tensor {name} is there under two names, one of them {tensor.name}")
         heads = _permuted_heads(name, permuted_heads)
         field = f"{source}: tensor {tensor.name}"
         row_order = half_split_row_order(tensor.shape[0], heads, field) if heads else None

@@ -26,9 +26,9 @@ _IGNORED = ["*/*.safetensors", "*/*.json", "consolidated*"]
 class ModelFiles:
     """Where a model lies on this machine."""
 
-    kind: Literal["gguf", "safetensors"]
+    kind: Literal["gguf", "safetensors", "config"]
     path: Path
-    """The GGUF file, or the directory with config.json and the safetensors files."""
+    """The GGUF file, or the directory with config.json and, but for "config", the safetensors files."""
     name: str
     """What the user called it."""
 
@@ -63,6 +63,28 @@ def resolve_model_files(
     if file is not None:
         return ModelFiles("gguf", _hub_file(repo, file, revision, download_dir), text)
     return _hub_snapshot(repo, revision, download_dir)
+
+
+def resolve_description_files(
+    name: str | os.PathLike[str],
+    revision: str | None = None,
+    download_dir: str | os.PathLike[str] | None = None,
+) -> ModelFiles:
+    """Find what says how a model is built: as `resolve_model_files`, but a config.json without weights will do.
+
+    Of a hub repository the config alone is downloaded.
+
+    Raises: ModelLoadError that names what was tried and the way out.
+    """
+    text = os.fspath(name)
+    path = Path(os.path.expanduser(text))
+    if (path / "config.json").is_file() and not any(path.glob("*.safetensors")):
+        return ModelFiles("config", path, text)
+    match = _HUB_ID.fullmatch(text)
+    if os.path.exists(path) or text in BUILTIN_MODELS or match is None or match["file"] is not None:
+        return resolve_model_files(text, revision, download_dir)
+    config = _hub_file(match["repo"], "config.json", revision, download_dir)
+    return ModelFiles("config", config.parent, text)
 
 
 def resolve_tokenizer_path(

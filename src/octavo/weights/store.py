@@ -27,11 +27,6 @@ class WeightStore:
     """Per matrix its segments, stacked along N: one for each run of parts in the same format."""
     vectors: Mapping[str, Floats]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all weights in memory."""
-        return sum(self.bytes_by_name().values())
-
     def bytes_by_name(self) -> dict[str, int]:
         """Return the bytes of each weight in memory."""
         packed = {name: sum(segment.nbytes for segment in segments) for name, segments in self.matrices.items()}
