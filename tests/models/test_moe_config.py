@@ -66,6 +66,12 @@ def test_dense_layers_are_listed_or_counted(changes: dict[str, Any], expected: l
     assert experts_of(make_spec("qwen3_moe", **changes)) == expected
 
 
+def test_reading_a_config_does_not_change_it() -> None:
+    listed = [2]
+    make_spec("qwen3_moe", mlp_only_layers=listed, decoder_sparse_step=2)
+    assert listed == [2]
+
+
 def test_shared_expert_has_its_own_width() -> None:
     moe = make_spec("qwen2_moe").moe
     assert moe is not None
@@ -82,7 +88,12 @@ def test_hybrid_without_dense_layers_need_not_state_their_width() -> None:
         ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok cannot be: 9 experts per row .* of 8"),
         ("mixtral", {"num_local_experts": 0}, "num_local_experts is 0, expected an integer from 1"),
         ("mixtral", {"num_local_experts": None}, "num_local_experts is missing"),
-        ("mixtral", {"num_local_experts": 1 << 20}, "num_local_experts is 1048576: 3 layers .* more than 131072"),
+        ("mixtral", {"num_local_experts": 60_000}, "num_local_experts is 60000: 3 layers .* more than 131072"),
+        (
+            "mixtral",
+            {"num_local_experts": 70_000, "num_hidden_layers": 1},
+            "num_local_experts is 70000: at most 65536 experts on a layer",
+        ),
         ("qwen3_moe", {"moe_intermediate_size": "48"}, "moe_intermediate_size is '48', expected an integer"),
         ("qwen3_moe", {"mlp_only_layers": [-1]}, "mlp_only_layers is .*-1.*, expected a list of integers"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
@@ -113,12 +124,12 @@ def test_glm_rotates_half_of_a_head_unless_told_otherwise() -> None:
     assert make_spec("glm4_moe", **plain) == make_spec("glm4_moe")
 
 
-def make_moe_file(path: Path, arch: str = "qwen3moe", *, count: int = 8, used: int = 2) -> Any:
+def make_moe_file(path: Path, arch: str = "qwen3moe", *, count: int = 8, used: int = 2, num_layers: int = 2) -> Any:
     def adapt(writer: gguf.GGUFWriter) -> None:
         writer.add_expert_count(count)
         writer.add_expert_used_count(used)
 
-    return make_file(path, arch, adapt=adapt)
+    return make_file(path, arch, num_layers=num_layers, adapt=adapt)
 
 
 def test_gguf_without_the_width_of_an_expert_has_that_of_all_a_row_takes(tmp_path: Path) -> None:
@@ -136,13 +147,14 @@ def test_gguf_of_llama_with_experts_is_mixtral(tmp_path: Path) -> None:
     [
         (8, 9, "expert_used_count.* is 9: 9 experts per row .* of 8"),
         (8, 0, "expert_used_count.* is 0"),
-        (1 << 20, 2, "expert_count.* is 1048576: 2 layers .* more than 131072"),
+        (1 << 16, 2, "expert_count.* is 65536: 3 layers .* more than 131072"),
+        (70_000, 2, "expert_count.* is 70000: at most 65536 experts on a layer"),
     ],
-    ids=["too many", "none", "more than memory"],
+    ids=["too many", "none", "more than memory", "too many for a layer"],
 )
 def test_impossible_experts_of_a_gguf_are_named(tmp_path: Path, count: int, used: int, problem: str) -> None:
     with pytest.raises(ModelLoadError, match=problem):
-        spec_from_gguf(make_moe_file(tmp_path, count=count, used=used))
+        spec_from_gguf(make_moe_file(tmp_path, count=count, used=used, num_layers=3))
 
 
 @pytest.mark.parametrize(

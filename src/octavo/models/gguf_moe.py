@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo.formats.gguf import GgufFile
 from octavo.models.base import DecoderSpec, MoeSpec, SharedExpertSpec
 from octavo.models.gguf_config import Metadata, decoder_spec, granite_spec
-from octavo.models.hf_moe import MAX_EXPERTS
+from octavo.models.hf_moe import too_many_experts
 from octavo.program.moe_ops import Routing, Scoring
 
 
@@ -62,8 +62,8 @@ def with_shared_experts(file: GgufFile, spec: DecoderSpec, *, renormalize: bool)
 def _routing(metadata: Metadata, *, scoring: Scoring = "softmax", renormalize: bool = False) -> Routing:
     routing = Routing(metadata.size("expert_count"), metadata.size("expert_used_count"), scoring, renormalize)
     num_layers = metadata.size("block_count")
-    if routing.num_experts * num_layers > MAX_EXPERTS:
-        too_many = f"{num_layers} layers of them are more than {MAX_EXPERTS} experts"
+    too_many = too_many_experts(routing.num_experts, num_layers)
+    if too_many is not None:
         metadata.fail("expert_count", f"is {routing.num_experts}: {too_many}")
     problem = routing.problem()
     if problem is not None:

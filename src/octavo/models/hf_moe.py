@@ -10,7 +10,9 @@ from octavo.models.config_reader import ConfigReader
 from octavo.models.hf_config import granite_spec, llama_spec, mistral_spec, qwen2_spec, qwen3_spec
 from octavo.program.moe_ops import Routing, Scoring
 
-MAX_EXPERTS = 1 << 17
+_MAX_LAYER_EXPERTS = 1 << 16
+"""Of one layer: csrc/moe_checks.h."""
+_MAX_EXPERTS = 1 << 17
 """Of all layers: several times what any model has, and few enough for the lists that a program makes of them."""
 
 
@@ -53,9 +55,9 @@ def with_qwen_experts(spec: DecoderSpec, config: ConfigReader, *, renormalize: b
     if config.count("shared_expert_intermediate_size", 0):
         shared = SharedExpertSpec(config.size("shared_expert_intermediate_size"), is_gated=True)
     routing = read_routing(config, renormalize=renormalize)
-    dense = config.counts("mlp_only_layers") if config.has("mlp_only_layers") else []
+    listed = config.counts("mlp_only_layers") if config.has("mlp_only_layers") else []
     step = config.size("decoder_sparse_step", 1)
-    dense += [index for index in range(len(spec.layers)) if (index + 1) % step]
+    dense = {*listed, *(index for index in range(len(spec.layers)) if (index + 1) % step)}
     return with_experts(spec, MoeSpec(routing, config.size("moe_intermediate_size"), shared), dense=dense)
 
 
@@ -72,12 +74,22 @@ def read_routing(config: ConfigReader, *, scoring: Scoring = "softmax", renormal
         top_groups=config.size("topk_group", 1),
     )
     num_layers = config.size("num_hidden_layers")
-    if routing.num_experts * num_layers > MAX_EXPERTS:
-        config.fail(key, f"is {routing.num_experts}: {num_layers} layers of them are more than {MAX_EXPERTS} experts")
+    too_many = too_many_experts(routing.num_experts, num_layers)
+    if too_many is not None:
+        config.fail(key, f"is {routing.num_experts}: {too_many}")
     problem = routing.problem()
     if problem is not None:
         config.fail("num_experts_per_tok" if routing.num_groups == 1 else "n_group", f"cannot be: {problem}")
     return routing
+
+
+def too_many_experts(num_experts: int, num_layers: int) -> str | None:
+    """Return which limit so many experts on each layer are beyond, or None."""
+    if num_experts > _MAX_LAYER_EXPERTS:
+        return f"at most {_MAX_LAYER_EXPERTS} experts on a layer are supported"
+    if num_experts * num_layers > _MAX_EXPERTS:
+        return f"{num_layers} layers of them are more than {_MAX_EXPERTS} experts"
+    return None
 
 
 def with_experts(spec: DecoderSpec, moe: MoeSpec, *, dense: Collection[int] = ()) -> DecoderSpec:

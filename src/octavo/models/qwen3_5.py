@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_types import GgufType
-from octavo.models.base import DecoderSpec, DeltaNetSpec
+from octavo.models.base import DecoderSpec, DeltaNetSpec, LayerSpec
 from octavo.models.config_reader import ConfigReader
 from octavo.models.gguf_config import Metadata
 from octavo.models.gguf_config import decoder_spec as gguf_decoder_spec
@@ -44,6 +44,7 @@ def hf_spec(config: ConfigReader) -> DecoderSpec:
     interval = config.size("full_attention_interval")
     by_interval = [FULL if (i + 1) % interval == 0 else LINEAR for i in range(read_num_layers(config))]
     spec = hf_decoder_spec(config, read_layer_types(config, by_interval, (LINEAR, FULL)))
+    _check_mixers(spec.layers, config.source)
     bias = config.flag("attention_bias", False)
     delta_net = DeltaNetSpec(
         num_key_heads=config.size("linear_num_key_heads"),
@@ -74,9 +75,11 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     recurrent = replace(attention, mixer="delta_net")
     delta_net = _gguf_delta_net(metadata)
     _check_sizes(delta_net, str(file.path))
+    layers = tuple(recurrent if flag else attention for flag in _gguf_recurrent_layers(metadata, num_layers))
+    _check_mixers(layers, str(file.path))
     return replace(
         spec,
-        layers=tuple(recurrent if flag else attention for flag in _gguf_recurrent_layers(metadata, num_layers)),
+        layers=layers,
         qk_norm="head",
         attention_gate=True,
         delta_net=delta_net,
@@ -108,6 +111,12 @@ def _gguf_recurrent_layers(metadata: Metadata, num_layers: int) -> list[bool]:
     if flags.dtype != np.bool_ or len(flags) < num_layers:
         metadata.fail(key, f"must be a list of {num_layers} booleans")
     return [bool(flag) for flag in flags[:num_layers]]
+
+
+def _check_mixers(layers: Sequence[LayerSpec], source: str) -> None:
+    """Refuse a model that would have no KV cache, by which requests are scheduled."""
+    if all(layer.mixer == "delta_net" for layer in layers):
+        raise ModelLoadError(f"{source}: none of the {len(layers)} layers has full attention, at least one is needed")
 
 
 def _check_sizes(sizes: DeltaNetSpec, source: str) -> None:
