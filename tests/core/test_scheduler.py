@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from core_helpers import FULL, Engine, make_endless, make_request, tokens_alone
+from core_helpers import FULL, STATE, Engine, make_endless, make_request, tokens_alone
 
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 from octavo.errors import StepCancelledError
@@ -50,7 +50,7 @@ def test_decode_rows_come_first_and_prefill_gets_the_rest() -> None:
 
 def test_a_long_prefill_is_limited_while_another_request_decodes() -> None:
     engine = Engine(long_prefill_token_threshold=5)
-    engine.add(make_endless("a", 0))
+    engine.add(make_endless("a", 0, is_streamed=False))
     engine.advance()
     engine.add(make_endless("long", 1, prompt_len=12))
     engine.advance(3)
@@ -197,7 +197,7 @@ def test_a_chunk_shrinks_to_the_free_blocks_before_anyone_is_preempted() -> None
 
 def test_a_victim_that_was_planned_already_leaves_the_plan_and_its_tokens_to_others() -> None:
     engine = Engine(block_size=8, long_prefill_token_threshold=1, max_num_batched_tokens=3, policy="priority")
-    engine.add(make_endless("victim", 0, prompt_len=1, max_tokens=40, priority=1))
+    engine.add(make_endless("victim", 0, prompt_len=1, max_tokens=40, priority=1, is_streamed=False))
     engine.advance()
     engine.add(make_endless("first", 1, prompt_len=30))
     engine.advance()
@@ -227,6 +227,16 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     preempting = {event.step_id for event in engine.log.of(RequestPreempted)}
     assert preempting
     assert not preempting & {event.step_id for event in engine.log.of(RequestAdmitted)}
+
+
+def test_a_victim_that_was_planned_already_is_not_counted_as_a_decode_row() -> None:
+    engine = Engine(num_blocks=5)
+    engine.add(*(make_endless(f"r{i}", i, max_tokens=9) for i in range(2)))
+    engine.finish()
+    preempting = {event.step_id for event in engine.log.of(RequestPreempted)}
+    planned = [event for event in engine.log.of(StepPlanned) if event.step_id in preempting]
+    assert planned
+    assert [event.num_decode_tokens for event in planned] == [1] * len(planned)
 
 
 # n > 1
@@ -462,6 +472,14 @@ def test_each_step_is_told_in_numbers() -> None:
             num_scheduled_tokens=(6, 4),
         )
     ]
+
+
+def test_slots_and_snapshots_of_states_do_not_count_as_used_blocks() -> None:
+    engine = Engine(windows=(FULL, STATE), block_size=16, max_num_batched_tokens=64)
+    engine.add(make_endless("a", 0, prompt_len=40, max_tokens=2))
+    engine.advance()
+    assert len(engine.executor.plans[-1].state_saves) > 0
+    assert (engine.scheduler.peak_used_blocks, engine.log.of(StepPlanned)[0].num_used_blocks) == (3, 3)
 
 
 def test_a_stalled_engine_ends_the_first_request_and_says_why() -> None:

@@ -9,6 +9,7 @@ from tiny_models import open_tiny
 from octavo.models.decoder import build_program
 from octavo.native import kernels
 from octavo.program.cost import StepShape
+from octavo.program.moe_ops import Moe
 from octavo.program.ops import Embedding, Linear, Program
 from octavo.runner.isolation import isolate, op_classes
 from octavo.runner.step_timer import StepTimer, cache_pools, make_forward_batch
@@ -18,12 +19,16 @@ NUM_LAYERS = 3
 SHAPES = [StepShape([1, 1], [20, 33], 2), StepShape([24], [24], 1)]
 
 
+def load_tiny(name: str) -> tuple[Program, WeightStore]:
+    tiny = open_tiny(name)
+    program = build_program(tiny.spec, max_model_len=64, block_size=16, cache_dtype="float16")
+    return program, load_weights(program, tiny.checkpoint, pack=kernels().PackedMatrix.pack, num_threads=1)
+
+
 @pytest.fixture(scope="module")
 def model() -> tuple[Program, WeightStore]:
     """The tiny Llama: three layers."""
-    tiny = open_tiny("llama")
-    program = build_program(tiny.spec, max_model_len=64, block_size=16, cache_dtype="float16")
-    return program, load_weights(program, tiny.checkpoint, pack=kernels().PackedMatrix.pack, num_threads=1)
+    return load_tiny("llama")
 
 
 def test_classes_hold_every_op_but_the_gathering_once(model: tuple[Program, WeightStore]) -> None:
@@ -78,7 +83,8 @@ def test_a_whole_program_runs_with_its_head(model: tuple[Program, WeightStore]) 
 
 def test_a_step_is_laid_out_in_blocks_of_its_own_requests(model: tuple[Program, WeightStore]) -> None:
     program, _ = model
-    batch = make_forward_batch(program.cache_groups, StepShape([1, 3], [20, 33], 2))
+    batch = make_forward_batch(program.cache_groups, StepShape([1, 3], [20, 33], 2), 3)
+    assert batch.token_ids.tolist() == [0, 1, 2, 0]
     assert batch.positions.tolist() == [19, 30, 31, 32]
     assert batch.query_start_loc.tolist() == [0, 1, 4]
     (table,), (slots,) = batch.block_tables, batch.slot_mapping
@@ -93,3 +99,28 @@ def test_a_cache_is_filled_with_numbers(model: tuple[Program, WeightStore]) -> N
     program, _ = model
     (pool,) = cache_pools(program.cache_groups, SHAPES)
     assert np.isfinite(pool.view(np.float16)).all()
+
+
+def test_isolated_experts_are_chosen_with_equal_chances() -> None:
+    program, weights = load_tiny("qwen3_moe")
+    mixture = next(entry for entry in op_classes(program, weights) if entry.kind == "moe")
+    isolated, own = isolate(program, weights, mixture.ops)
+    moe = next(op for op in isolated.body if isinstance(op, Moe))
+    lookup = next(op for op in isolated.body if isinstance(op, Embedding) and op.outputs[0] == moe.inputs[1])
+    (table,) = own.matrices[lookup.weights[0].name]
+    choices = table.dequantize_rows(np.arange(table.N, dtype=np.int32))  # type: ignore[attr-defined]
+    assert choices.shape == (table.N, moe.top_k)
+    assert all(len(set(row)) == moe.top_k for row in choices.tolist())
+    counts = np.bincount(choices.ravel().astype(np.int64), minlength=moe.num_experts)
+    assert len(counts) == moe.num_experts
+    assert counts == pytest.approx(choices.size / moe.num_experts, rel=0.25)
+    assert moe.inputs[2] != moe.inputs[1]
+
+
+def test_every_class_of_a_mixture_runs_in_steps_of_every_shape() -> None:
+    program, weights = load_tiny("qwen3_moe")
+    pools = cache_pools(program.cache_groups, SHAPES)
+    for entry in op_classes(program, weights):
+        isolated, own = isolate(program, weights, entry.ops)
+        with StepTimer(isolated, own, shapes=SHAPES, pools=pools, num_threads=2, has_head=False) as timer:
+            assert all(min(timer.seconds(shape, at_least=0.0)) > 0 for shape in SHAPES)

@@ -94,6 +94,10 @@ class BlockPool:
                 return -1
         return min(num_bytes // sum(self.block_bytes[: self._num_paged]), *left[: self._num_paged])
 
+    def num_used_paged(self) -> int:
+        """Return the blocks in use, which slots and snapshots of recurrent states are not."""
+        return sum(self.num_used[: self._num_paged])
+
     def allocate(self, group: int) -> Block:
         """Return an unpublished block with one user. The caller has made sure that there is one.
 

@@ -8,6 +8,45 @@ if TYPE_CHECKING:
     from octavo.config import SchedulerConfig
 
 
+class StepTimes:
+    """The seconds of a step as so much, and so much per decode row and per token of a prompt, fitted to those so far.
+
+    Least squares of the relative errors, so that a step that was held up counts little; older steps fade. Descent by
+    one cost at a time keeps all at 0 or above, and leaves as it was what equal steps cannot tell apart.
+    """
+
+    _KEPT = 0.93
+    """Of the weight of all steps before, at each new one."""
+    _SWEEPS = 8
+    _FADED = 1e-6
+    """A cost keeps its value while the steps that tell it have so little weight."""
+
+    def __init__(self) -> None:
+        self.per_token = self.fixed = self.per_row = 0.0
+        self.num_steps = 0
+        self._sums = [0.0, 0.0, 0.0]
+        """Per cost in that order, its counts over seconds, summed; then their products with each other."""
+        self._products = [[0.0, 0.0, 0.0] for _ in self._sums]
+
+    def observe(self, num_decoding: int, num_prefill_tokens: int, step_seconds: float) -> None:
+        """Learn from a step. Mutates: self."""
+        if step_seconds <= 0.0:
+            return
+        self.num_steps += 1
+        counts = [count / step_seconds for count in (num_prefill_tokens, 1, num_decoding)]
+        self._sums = [self._KEPT * known + count for known, count in zip(self._sums, counts, strict=True)]
+        for row, count in zip(self._products, counts, strict=True):
+            row[:] = [self._KEPT * known + count * other for known, other in zip(row, counts, strict=True)]
+        costs = [self.per_token, self.fixed, self.per_row]
+        least = self._FADED * self._products[1][1]
+        for _ in range(self._SWEEPS):
+            for index, (total, row) in enumerate(zip(self._sums, self._products, strict=True)):
+                if row[index] > least:
+                    error = total - sum(map(float.__mul__, row, costs))
+                    costs[index] = max(0.0, costs[index] + error / row[index])
+        self.per_token, self.fixed, self.per_row = costs
+
+
 class ChunkSizer:
     """Limits prompts for the sake of those who share a step with them.
 
@@ -19,34 +58,22 @@ class ChunkSizer:
     SLOWDOWN = 2.2
     SMALLEST = 4
     """A prompt goes on at this pace at least, though the step takes longer then."""
-    _WEIGHT = 0.3
-    """Of the newest measurement in the running mean."""
+    PROBE_INTERVAL = 8
+    """Steps until one with one token of a prompt: steps that are all alike do not tell what costs how much."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._budget = config.max_num_batched_tokens
         self.most_of_one_prompt = config.long_prefill_token_threshold or self._budget
         self._target_seconds = None if config.target_itl_ms is None else config.target_itl_ms / 1000.0
         self._is_unlimited = config.target_itl_ms is None and config.long_prefill_token_threshold == 0
-        self._decode_seconds = 0.0
-        """Of one decoding row; 0 until it was measured."""
-        self._prefill_seconds = 0.0
-        """Of one token of a prompt."""
+        self.times = StepTimes()
 
     def most_beside_streams(self, num_decoding: int) -> int:
         """Return the most tokens of prompts in a step with `num_decoding` decoding rows."""
-        alone = self._decode_seconds * num_decoding
-        target = self.SLOWDOWN * alone if self._target_seconds is None else self._target_seconds
-        if self._is_unlimited or target == 0.0 or self._prefill_seconds == 0.0:
+        per_token, alone = self.times.per_token, self.times.fixed + self.times.per_row * num_decoding
+        if self._is_unlimited or per_token == 0.0:
             return self._budget
-        return min(max(self.SMALLEST, int((target - alone) / self._prefill_seconds)), self._budget)
-
-    def observe(self, num_decoding: int, num_prefill_tokens: int, step_seconds: float) -> None:
-        """Learn from the time of a step. Mutates: self."""
-        if num_prefill_tokens >= self.SMALLEST:
-            rest = max(0.0, step_seconds - self._decode_seconds * num_decoding)
-            self._prefill_seconds = self._mean(self._prefill_seconds, rest / num_prefill_tokens)
-        elif num_prefill_tokens <= 0 < num_decoding:
-            self._decode_seconds = self._mean(self._decode_seconds, step_seconds / num_decoding)
-
-    def _mean(self, known: float, measured: float) -> float:
-        return known + self._WEIGHT * (measured - known) if known else measured
+        target = self.SLOWDOWN * alone if self._target_seconds is None else self._target_seconds
+        if alone == 0.0 or self.times.num_steps % self.PROBE_INTERVAL == 0:
+            return 1
+        return int(min(max(self.SMALLEST, (target - alone) / per_token), self._budget))

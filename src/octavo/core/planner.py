@@ -40,7 +40,7 @@ class StepPlanner:
     def _begin(self) -> None:
         """Forget the last step."""
         self.num_decoding = 0
-        """Running requests that lacked one token."""
+        """Running requests that lack one token; after `plan`, those of them that are in it."""
         self._budget = self._prefill_budget = self.config.max_num_batched_tokens
         self._planned: list[Request] = []
         self._prefilling: list[Request] = []
@@ -56,6 +56,7 @@ class StepPlanner:
         self._schedule_running()
         self._admit_waiting()
         planned = [request for request in self._planned if request.status is RequestStatus.RUNNING]
+        self.num_decoding = len(planned) - sum(request.num_scheduled_tokens > 0 for request in self._prefilling)
         return planned, self._fork_at_last_prompt_rows(planned)
 
     def _schedule_running(self) -> None:
@@ -155,6 +156,7 @@ class StepPlanner:
             if fits >= least:
                 return fits
             last = self.roster.running[-1]
+            # One token, of a decode row: prompts are given theirs by rank, so none that has any ranks last.
             self._budget += last.num_scheduled_tokens
             last.num_scheduled_tokens = 0
             self._has_preempted = True

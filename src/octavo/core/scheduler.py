@@ -92,7 +92,7 @@ class Scheduler:
         self._step = self._writer.write(roster.step_id, roster.released_seats, requests, forks)
         self._step.plan.state_saves = self.manager.states.plan_saves(requests)
         roster.released_seats = []
-        self.peak_used_blocks = max(self.peak_used_blocks, sum(self.manager.pool.num_used))
+        self.peak_used_blocks = max(self.peak_used_blocks, self.manager.pool.num_used_paged())
         if self._events.wants_steps:
             self._emit_planned(self._step)
         return self._step.plan
@@ -118,7 +118,7 @@ class Scheduler:
         self.num_generated_tokens += len(step.samplers) - len(result.row_errors)
         self.roster.drop_finished()
         num_decoding = self._planner.num_decoding
-        self._chunk_sizer.observe(num_decoding, step.num_tokens - num_decoding, result.step_seconds)
+        self._chunk_sizer.times.observe(num_decoding, step.num_tokens - num_decoding, result.step_seconds)
         self.manager.pool.trim()
         if self._events.wants_steps:
             self._events.emit(ev.StepFinished(plan.step_id, result.step_seconds, result.native_seconds))
@@ -235,7 +235,7 @@ class Scheduler:
             num_logit_rows=len(step.samplers),
             num_running=len(self.roster.running),
             num_waiting=len(self.roster.waiting),
-            num_used_blocks=sum(self.manager.pool.num_used),
+            num_used_blocks=self.manager.pool.num_used_paged(),
             num_free_blocks=self.manager.pool.num_free_rows(),
             num_computed_tokens=tuple(step.plan.num_computed_tokens.tolist()),
             num_scheduled_tokens=tuple(step.plan.num_scheduled_tokens.tolist()),

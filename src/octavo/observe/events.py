@@ -120,7 +120,7 @@ class StepPlanned(NamedTuple):
     num_running: int
     num_waiting: int
     num_used_blocks: int
-    """Blocks and slots of all cache groups that running requests hold."""
+    """Blocks of all attention groups that running requests hold; slots of recurrent states do not count."""
     num_free_blocks: int
     """Blocks that each attention group could still give."""
     num_computed_tokens: tuple[int, ...]

@@ -14,12 +14,14 @@ import numpy as np
 
 from octavo.formats.gguf_types import GgufType
 from octavo.native import kernels
+from octavo.program.moe_ops import Moe
 from octavo.program.ops import Embedding, GatherRows, Op, Program, Value, Weight, WeightPart
-from octavo.weights.packing import NATIVE_FORMATS, PackedMatrix
+from octavo.weights.packing import NATIVE_FORMATS, PackedMatrix, format_name
 from octavo.weights.store import WeightStore
 
 _SOURCE_ROWS = 16
-_FORMAT_NAMES = {number: kind.name for kind, number in NATIVE_FORMATS.items()}
+_CHOICE_ROWS = 256
+"""Rows instead where experts are chosen: so many choices leave next to no expert out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,30 @@ class OpClass:
     ops: tuple[Op, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Rows to read: random numbers, or different ids of experts."""
+
+    width: int
+    num_experts: int = 0
+    """0: numbers."""
+
+    def table(self, num_rows: int) -> Weight:
+        name = f"isolated.source.{self.width}" + f".of.{self.num_experts}" * (self.num_experts > 0)
+        return Weight(name, (num_rows, self.width), ("vocab", "hidden"), (WeightPart(name, num_rows),))
+
+    def rows(self, num_rows: int) -> PackedMatrix:
+        rng = np.random.default_rng(0)
+        if self.num_experts:
+            rows = rng.permuted(np.tile(np.arange(self.num_experts, dtype=np.float32), (num_rows, 1)), axis=1)
+            rows = np.ascontiguousarray(rows[:, : self.width])
+        else:
+            rows = rng.standard_normal((num_rows, self.width), dtype=np.float32)
+        kind = NATIVE_FORMATS[GgufType.F32]
+        matrix: PackedMatrix = kernels().PackedMatrix.pack(kind, [rows.view(np.uint8)], num_rows, self.width)
+        return matrix
+
+
 def op_classes(program: Program, weights: WeightStore) -> list[OpClass]:
     """Sort the ops of a program into classes, in order of first appearance. The gathering of logit rows is left out."""
     classes: dict[object, list[Op]] = {}
@@ -44,20 +70,24 @@ def op_classes(program: Program, weights: WeightStore) -> list[OpClass]:
 
 
 def isolate(program: Program, weights: WeightStore, ops: Sequence[Op]) -> tuple[Program, WeightStore]:
-    """Return a program whose body is these ops, after lookups that give them rows to read; and its weights."""
+    """Return a program whose body is these ops, after lookups that give them rows to read; and its weights.
+
+    Rows choose their experts with equal chances.
+    """
     values: list[Value] = []
 
     def new_value(width: int) -> Value:
         values.append(Value(len(values), "T", width))
         return values[-1]
 
-    widths = dict.fromkeys(value.width for op in ops for value in op.inputs) or {_SOURCE_ROWS: None}
-    sources = {width: new_value(width) for width in widths}
-    tables = {width: _source_table(width) for width in widths}
-    body: list[Op] = [Embedding((), (sources[width],), (tables[width],), 1.0) for width in widths]
+    kinds = dict.fromkeys(kind for op in ops for kind in _source_kinds(op)) or {_Source(_SOURCE_ROWS): None}
+    sources = {kind: new_value(kind.width) for kind in kinds}
+    num_rows = _CHOICE_ROWS if any(kind.num_experts for kind in kinds) else _SOURCE_ROWS
+    tables = {kind: kind.table(num_rows) for kind in kinds}
+    body: list[Op] = [Embedding((), (sources[kind],), (tables[kind],), 1.0) for kind in kinds]
     chained: tuple[Value, ...] = ()
     for op in ops:
-        inputs = [sources[value.width] for value in op.inputs]
+        inputs = [sources[kind] for kind in _source_kinds(op)]
         if op.in_place:  # one after the other on the same rows, so that nothing has to be copied for the next
             inputs[: len(chained)] = chained
         chained = tuple(new_value(value.width) for value in op.outputs)
@@ -75,20 +105,16 @@ def isolate(program: Program, weights: WeightStore, ops: Sequence[Op]) -> tuple[
         vocab_size=hidden.width,
         hidden_size=hidden.width,
     )
-    matrices = {**weights.matrices, **{table.name: (_source_rows(table),) for table in tables.values()}}
+    matrices = {**weights.matrices, **{tables[kind].name: (kind.rows(num_rows),) for kind in kinds}}
     return isolated, WeightStore(matrices=matrices, vectors=weights.vectors)
 
 
-def _source_table(width: int) -> Weight:
-    name = f"isolated.source.{width}"
-    return Weight(name, (_SOURCE_ROWS, width), ("vocab", "hidden"), (WeightPart(name, _SOURCE_ROWS),))
-
-
-def _source_rows(table: Weight) -> PackedMatrix:
-    """Return random numbers, packed as they are."""
-    rows = np.random.default_rng(0).standard_normal(table.shape, dtype=np.float32).view(np.uint8)
-    matrix: PackedMatrix = kernels().PackedMatrix.pack(NATIVE_FORMATS[GgufType.F32], [rows], *table.shape)
-    return matrix
+def _source_kinds(op: Op) -> list[_Source]:
+    """Return what each input of an op reads."""
+    kinds = [_Source(value.width) for value in op.inputs]
+    if isinstance(op, Moe):
+        kinds[1] = _Source(op.top_k, op.num_experts)
+    return kinds
 
 
 def _signature(op: Op, weights: WeightStore) -> object:
@@ -120,5 +146,5 @@ def _op_class(ops: Sequence[Op], weights: WeightStore) -> OpClass:
 def _format_name(op: Op, weights: WeightStore) -> str:
     """Return the formats of the segments of an op's matrices."""
     segments = [segment for weight in op.weights for segment in weights.matrices.get(weight.name, ())]
-    names = (_FORMAT_NAMES.get(segment.format, str(segment.format)) for segment in segments)
+    names = (format_name(segment.format) for segment in segments)
     return "+".join(dict.fromkeys(names))

@@ -11,6 +11,7 @@ import numpy as np
 from octavo.cache_spec import AttentionGroupSpec
 from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, greedy_choices
 from octavo.program.native import NativeProgram
+from octavo.program.ops import Embedding
 from octavo.runner.cache_memory import READ_SLACK_BYTES
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from octavo.program.instructions import ProgramWeights
     from octavo.program.ops import Program
 
-_FEW_TOKENS = 16
-"""Token ids of a step are below this: small enough for any vocabulary."""
 _CACHE_FILL = 0x2C
 """Every byte of a cache: in any of its dtypes an ordinary small number, neither NaN nor denormal."""
 
@@ -49,6 +48,7 @@ class StepTimer:
     ) -> None:
         self._program = program
         self._has_head = has_head
+        self._num_token_ids = min(op.weights[0].shape[0] for op in program.body if isinstance(op, Embedding))
         self._native = NativeProgram(
             program,
             weights,
@@ -73,7 +73,7 @@ class StepTimer:
         Args:
             at_least: seconds they take together, unless `max_runs` come first; two runs there are always.
         """
-        batch = make_forward_batch(self._program.cache_groups, shape)
+        batch = make_forward_batch(self._program.cache_groups, shape, self._num_token_ids)
         rows = _greedy_rows(shape, self._program.vocab_size) if self._has_head else None
         self._run(batch, rows)
         runs: list[float] = []
@@ -87,21 +87,22 @@ class StepTimer:
         return seconds if rows is None else seconds + self._native.sample(rows).native_seconds
 
 
-def cache_pools(groups: Sequence[CacheGroupSpec], shapes: Sequence[StepShape]) -> list[NDArray[np.uint8]]:
-    """Return memory for the caches of the largest of these steps, filled with numbers."""
+def pool_sizes(groups: Sequence[CacheGroupSpec], shapes: Sequence[StepShape]) -> list[int]:
+    """Return the bytes that the cache of each group takes in the largest of these steps."""
     return [
-        np.full(
-            max(_blocks_per_request(group, shape) * len(shape.seq_lens) for shape in shapes) * group.block_bytes
-            + READ_SLACK_BYTES,
-            _CACHE_FILL,
-            np.uint8,
-        )
+        max(_blocks_per_request(group, shape) * len(shape.seq_lens) for shape in shapes) * group.block_bytes
+        + READ_SLACK_BYTES
         for group in groups
     ]
 
 
-def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape) -> ForwardBatch:
-    """Return a step of this shape. Blocks lie in no order, as after some time of serving."""
+def cache_pools(groups: Sequence[CacheGroupSpec], shapes: Sequence[StepShape]) -> list[NDArray[np.uint8]]:
+    """Return memory for the caches of the largest of these steps, filled with numbers."""
+    return [np.full(size, _CACHE_FILL, np.uint8) for size in pool_sizes(groups, shapes)]
+
+
+def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape, num_token_ids: int) -> ForwardBatch:
+    """Return a step of this shape, of all token ids in turn. Blocks lie in no order, as after some time of serving."""
     query_lens, seq_lens = np.asarray(shape.query_lens), np.asarray(shape.seq_lens)
     starts = np.concatenate([[0], np.cumsum(query_lens)])
     request = np.repeat(np.arange(len(query_lens)), query_lens)
@@ -118,7 +119,7 @@ def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape) -> Fo
         else:
             slots.append(np.zeros(0, np.int64))
     return ForwardBatch(
-        token_ids=(np.arange(starts[-1]) % _FEW_TOKENS).astype(np.int32),
+        token_ids=(np.arange(starts[-1]) % num_token_ids).astype(np.int32),
         positions=positions.astype(np.int32),
         query_start_loc=starts.astype(np.int32),
         seq_lens=seq_lens.astype(np.int32),
