@@ -47,7 +47,7 @@ class OwnMeasures:
         ]
 
     def stall(self) -> dict[str, Any]:
-        """Return the p99 time between tokens of eight requests, without and with a long prompt that arrives."""
+        """Return the p99 time between tokens of eight requests: alone, beside a long prompt, and then with a target."""
         length = min(self._scale.long_prompt_len, self._max_model_len - 1)
         arguments = [self._config.model, json.dumps(self._options), str(length), str(self._scale.stall_output_len)]
         script = Path(__file__).resolve().parent / "stall.py"

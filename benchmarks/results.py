@@ -21,6 +21,7 @@ Made by `python benchmarks/run.py`, from the data in [results/](results/); [docs
 All engines of a table were measured in turn, in one run, on the machine named above it; tokens per second, medians of
 the rounds. Compare ratios, not numbers of different tables.
 """
+_NOTHING = "Not measured yet on this version.\n"
 
 
 def write_results(results: Mapping[str, Any], folder: Path) -> Path:
@@ -34,10 +35,10 @@ def write_results(results: Mapping[str, Any], folder: Path) -> Path:
 
 def render(folder: Path) -> None:
     """Write RESULTS.md beside the folder, and the plots into it."""
-    parts = [_INTRO]
-    for path in sorted(folder.glob("*.json")):
-        results = json.loads(path.read_text(encoding="utf-8"))
-        parts.append("\n".join(_section(results, folder)))
+    measured = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    parts = [_INTRO, *("\n".join(_section(results, folder)) for results in measured)]
+    if not measured:
+        parts.append(_NOTHING)
     (folder.parent / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
 
 

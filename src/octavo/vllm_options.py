@@ -84,29 +84,20 @@ _ON_LOAD = "use 'q8', which rounds weights to 8 bits while loading, or 'q4'"
 FOREIGN_QUANTIZATIONS: dict[str, str] = {
     **dict.fromkeys(
         (
-            *("aqlm", "auto-round", "awq", "awq_marlin", "bitblas", "compressed-tensors", "cpu_awq", "gptq"),
-            *(
-                "gptq_bitblas",
-                "gptq_marlin",
-                "gptq_marlin_24",
-                "inc",
-                "marlin",
-                "modelopt",
-                "modelopt_fp4",
-                "moe_wna16",
-            ),
-            *("mxfp4", "petit_nvfp4", "qqq", "quark"),
+            "aqlm", "auto-round", "awq", "awq_marlin", "bitblas", "compressed-tensors", "cpu_awq", "gptq",
+            "gptq_bitblas", "gptq_marlin", "gptq_marlin_24", "inc", "marlin", "modelopt", "modelopt_fp4",
+            "moe_wna16", "mxfp4", "petit_nvfp4", "qqq", "quark",
         ),
         _STORED,
     ),
     **dict.fromkeys(
         (
-            *("bitsandbytes", "deepspeedfp", "experts_int8", "fbgemm_fp8", "fp8", "fp_quant", "hqq", "int8"),
-            *("ipex", "mxfp8", "neuron_quant", "ptpc_fp8", "rtn", "torchao", "tpu_int8"),
+            "bitsandbytes", "deepspeedfp", "experts_int8", "fbgemm_fp8", "fp8", "fp_quant", "hqq", "int8", "ipex",
+            "mxfp8", "neuron_quant", "ptpc_fp8", "rtn", "torchao", "tpu_int8",
         ),
         _ON_LOAD,
     ),
-}
+}  # fmt: skip
 """Value of `quantization`: what to do instead."""
 
 

@@ -147,6 +147,22 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
     assert "formats must be of F32, F16, " in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--num-threads", "-1"), "num_threads must be "),
+        (("--quantization", "q4"), "quantization needs a model (-m): without one, only num_threads and"),
+        (("--block-size", "7"), "block_size needs a model (-m)"),
+    ],
+    ids=["threads", "quantization", "block-size"],
+)
+def test_engine_options_without_a_model_are_checked(arguments: tuple[str, ...], reason: str) -> None:
+    result = run("kernels", "--formats", "Q8_0", "--batch-sizes", "1", "--min-seconds", "0", *arguments)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_a_prompt_longer_than_the_model_is_refused() -> None:
     result = run("throughput", "--input-len", "5000", "-m", MODEL)
     assert result.exit_code == 1

@@ -141,6 +141,13 @@ def test_results_of_several_models_stand_together(tmp_path: Path) -> None:
     assert 0 < text.index("## A") < text.index("## B")
 
 
+def test_what_was_not_measured_yet_is_said_until_it_is(tmp_path: Path) -> None:
+    results.render(tmp_path / "results")
+    assert "Not measured yet" in (tmp_path / "RESULTS.md").read_text()
+    results.write_results(make_results(), tmp_path / "results")
+    assert "Not measured yet" not in (tmp_path / "RESULTS.md").read_text()
+
+
 def test_growth_of_steps_is_plotted_and_told(tmp_path: Path) -> None:
     steps = [{"batch_size": size, "context_len": 256, "step_ms": float(size)} for size in (1, 32, 64)]
     contexts = [{"batch_size": 8, "context_len": length, "step_ms": length / 100} for length in (128, 256)]

@@ -3,11 +3,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import weakref
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 from face_fakes import make_engine
 
 from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from octavo.core.scheduler import StalledError
 from octavo.frontend.llm_engine import LLMEngine, _derived_seed
 from octavo.observe.events import Event, RequestRefused
 
@@ -87,6 +91,30 @@ def test_no_limit_of_tokens_means_what_fits() -> None:
     final = run_to_end(engine)[-1].outputs[0]
     assert (len(final.token_ids), final.finish_reason) == (31, "length")
     engine.close()
+
+
+def test_a_batch_with_an_id_twice_is_refused_as_a_whole() -> None:
+    engine, _ = make_engine()
+    engine.add_request("used", "keep", make_params())
+    (one, two) = engine.prepare(["one", "two"], [make_params(), make_params()])
+    assert not isinstance(one, RequestError)
+    assert not isinstance(two, RequestError)
+    for again in ("used", "new"):
+        with pytest.raises(RequestError, match=f"'{again}' is in use"):
+            engine.add_inputs([("new", one, 0), (again, two, 0)])
+    assert engine.get_num_unfinished_requests() == 1
+    assert {output.request_id for output in run_to_end(engine)} == {"used"}
+    engine.close()
+
+
+def test_nothing_is_queued_at_a_closed_engine() -> None:
+    engine, _ = make_engine()
+    (one,) = engine.prepare(["one"], [make_params()])
+    assert not isinstance(one, RequestError)
+    engine.close()
+    with pytest.raises(EngineDeadError):
+        engine.add_inputs([("one", one, 0)])
+    assert not engine.has_unfinished_requests()
 
 
 @pytest.mark.parametrize("steps_before", [0, 3])
@@ -181,3 +209,32 @@ def test_an_interrupt_while_the_engine_starts_leaves_no_thread(monkeypatch: pyte
         make_engine()
     gc.collect()
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [LLMEngine.get_metrics, lambda engine: engine.abort_request("unknown", cancel_step=True)],
+    ids=["metrics", "abort"],
+)
+def test_an_idle_engine_is_freed_whatever_was_asked_of_it_last(call: Callable[[LLMEngine], object]) -> None:
+    engine, _ = make_engine()
+    gone = threading.Event()
+    weakref.finalize(engine, gone.set)
+    call(engine)
+    del engine
+    gc.collect()
+    assert gone.wait(5)
+
+
+def test_a_request_that_ends_before_it_ran_is_tracked_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = make_engine()
+    core, metrics = engine._core, engine._metrics
+    monkeypatch.setattr(core.scheduler, "schedule", lambda: _raise(StalledError("full")))
+    engine.add_request("a", "abc", make_params())
+    assert run_to_end(engine)[-1].error is not None
+    assert metrics._unscheduled == {}
+    engine.close()
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -18,13 +18,13 @@ from octavo.native import default_num_threads, kernels
 from octavo.native.peaks import READ_SIZES, PeakMeter, ThreadPeaks
 from octavo.program.cost import StepShape, program_costs
 from octavo.runner.isolation import OpClass, isolate, op_classes
-from octavo.runner.step_timer import cache_pools
 
 if TYPE_CHECKING:
     from octavo.program.ops import Program
 
 DEFAULT_BATCH_SIZES = (1, 8, 64)
 DEFAULT_FORMATS = ("Q4_1", "Q4_K", "Q6_K", "Q8_0", "BF16")
+_OPTIONS_WITHOUT_MODEL = ("num_threads", "activation_quantization")
 _HEADER = ("op", "shape", "format", "rows", "context", "us", "GOP/s", "GB/s", "of peak", "of bandwidth", "of limit")
 
 
@@ -80,7 +80,7 @@ class KernelFigures:
     ops_per_s: float
     bytes_per_s: float
     fraction_of_peak: float
-    """Of the int8 peak if these are products in 8-bit integers, else of the fp32 peak."""
+    """Of the int8 peak for operations on 8-bit integers, of the fp32 peak for others."""
     fraction_of_bandwidth: float
     """Of what reading a working set of this size over and over gives."""
     fraction_of_limit: float
@@ -106,23 +106,25 @@ def run_kernels(
     unknown = [name for name in formats if name not in GgufType.__members__]
     if unknown:
         raise ConfigError(f"formats must be of {', '.join(GgufType.__members__)}, got {unknown[0]!r}.")
-    config = None if model is None else EngineConfig.from_options(model, **options)
-    num_threads = int(options.get("num_threads") or default_num_threads())
+    config = _checked(model, options)
+    num_threads = config.num_threads or default_num_threads()
     peaks = PeakMeter(num_threads).measure()
-    if config is not None:
+    if model is not None:
         sources = iter([load_program(config, longest=steps.longest)])
     else:
-        quantize = bool(options.get("activation_quantization", True))
+        quantize = config.activation_quantization
         sources = (synthetic_program(GgufType[name], steps.longest, num_threads, quantize) for name in formats)
     ops: list[KernelFigures] = []
     whole: list[StepFigures] = []
     for loaded in sources:
         known = {(entry.op, entry.shape, entry.format) for entry in ops}
         ops += _measure_ops(loaded, steps, known, show_progress=show_progress)
-        if config is not None:
+        if model is not None:
             whole += measure_steps(loaded, steps.shapes(), min_seconds=steps.min_seconds)
     workload = {**asdict(steps), "formats": list(formats) if model is None else None}
-    recipe = make_recipe(config, num_threads=num_threads, isa=str(kernels().isa), workload=workload)
+    recipe = make_recipe(
+        None if model is None else config, num_threads=num_threads, isa=str(kernels().isa), workload=workload
+    )
     figures = {
         "kernels": [asdict(entry) for entry in ops],
         "steps": [asdict(entry) for entry in whole],
@@ -132,6 +134,16 @@ def run_kernels(
     return Report("kernels", recipe, figures, _table(ops, whole, peaks))
 
 
+def _checked(model: str | None, options: dict[str, Any]) -> EngineConfig:
+    """Check the options, also where there is no model to resolve them with; then those without a use are refused."""
+    if model is None:
+        for name in options:
+            if name not in _OPTIONS_WITHOUT_MODEL:
+                used = " and ".join(_OPTIONS_WITHOUT_MODEL)
+                raise ConfigError(f"{name} needs a model (-m): without one, only {used} are used.")
+    return EngineConfig.from_options(model or "random weights", **options)
+
+
 def _measure_ops(
     loaded: LoadedProgram, steps: KernelSteps, known: set[tuple[str, str, str]], *, show_progress: bool
 ) -> Iterator[KernelFigures]:
@@ -139,7 +151,7 @@ def _measure_ops(
     from tqdm import tqdm
 
     meter, shapes = PeakMeter(loaded.num_threads), steps.shapes()
-    pools = cache_pools(loaded.program.cache_groups, shapes)
+    pools = loaded.cache_pools(shapes)
     classes = op_classes(loaded.program, loaded.weights)
     unknown = [entry for entry in classes if (entry.kind, entry.shape, entry.format) not in known]
     for op_class in tqdm(unknown, desc="Kinds of ops", disable=not show_progress, dynamic_ncols=True):
@@ -155,8 +167,7 @@ def _work(isolated: Program, op_class: OpClass, shape: StepShape, model: WorkMod
     """Return the work of all ops of the class."""
     costs = program_costs(isolated, shape, _WithSources(model.weight_bytes))
     chosen = costs[: len(isolated.body)][-len(op_class.ops) :]
-    int8 = sum(cost.flops for cost in chosen if model.is_int8(cost.op))
-    return Work(int8, sum(cost.flops for cost in chosen) - int8, sum(cost.bytes for cost in chosen))
+    return sum(map(model.of_op, chosen), Work())
 
 
 class _WithSources(dict[str, int]):
@@ -167,13 +178,14 @@ class _WithSources(dict[str, int]):
 
 
 def _figures(op_class: OpClass, shape: StepShape, work: Work, seconds: float, meter: PeakMeter) -> KernelFigures:
-    peak = meter.int8_ops_per_s() if work.int8_ops else meter.fp32_flops_per_s()
     count = len(op_class.ops)
     rereads = not any(weight.is_matrix for weight in op_class.ops[0].weights) and not hasattr(op_class.ops[0], "cache")
     working_set = work.bytes // count if rereads else work.bytes  # ops without a memory of their own share their rows
     bandwidth = meter.read_bytes_per_s(min(max(working_set, READ_SIZES[0]), READ_SIZES[-1]))
-    num_ops = work.int8_ops or work.fp32_flops
-    limit = max(num_ops / peak, work.bytes / bandwidth)
+    num_ops = work.int8_ops + work.fp32_flops
+    at_peak = work.int8_ops / meter.int8_ops_per_s() if work.int8_ops else 0.0
+    at_peak += work.fp32_flops / meter.fp32_flops_per_s() if work.fp32_flops else 0.0
+    limit = max(at_peak, work.bytes / bandwidth)
     return KernelFigures(
         op=op_class.kind,
         shape=op_class.shape,
@@ -184,7 +196,7 @@ def _figures(op_class: OpClass, shape: StepShape, work: Work, seconds: float, me
         seconds=seconds / count,
         ops_per_s=num_ops / seconds,
         bytes_per_s=work.bytes / seconds,
-        fraction_of_peak=num_ops / seconds / peak,
+        fraction_of_peak=at_peak / seconds,
         fraction_of_bandwidth=work.bytes / seconds / bandwidth,
         fraction_of_limit=limit / seconds,
     )

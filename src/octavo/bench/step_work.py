@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.program.cost import StepShape, program_costs
+from octavo.program.moe_ops import Moe
 from octavo.program.ops import Linear
 
 if TYPE_CHECKING:
     from octavo.bench.recorder import StepRecord
-    from octavo.program.ops import Op, Program
+    from octavo.program.cost import OpCost
+    from octavo.program.ops import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,24 @@ class WorkModel:
         """Return the work of one step."""
         seq_lens = [old + new for old, new in zip(step.num_computed_tokens, step.num_scheduled_tokens, strict=True)]
         shape = StepShape(step.num_scheduled_tokens, seq_lens, step.num_logit_rows)
-        int8_ops = fp32_flops = num_bytes = 0
+        work = Work()
         for cost in program_costs(self.program, shape, self.weight_bytes):
-            if self.is_int8(cost.op):
-                int8_ops += cost.flops
-            else:
-                fp32_flops += cost.flops
-            num_bytes += cost.bytes
-        return Work(int8_ops, fp32_flops, num_bytes)
+            work += self.of_op(cost)
+        return work
 
-    def is_int8(self, op: Op) -> bool:
-        """Whether an op is a product in 8-bit integers."""
-        return isinstance(op, Linear) and op.weight.name in self.int8_weights
+    def of_op(self, cost: OpCost) -> Work:
+        """Return the work of one op."""
+        int8_ops = self._int8_ops(cost)
+        return Work(int8_ops, cost.flops - int8_ops, cost.bytes)
+
+    def _int8_ops(self, cost: OpCost) -> int:
+        """Return how many operations of an op are on 8-bit integers; a mixture computes each of its stacks one way."""
+        match cost.op:
+            case Linear() as op:
+                return cost.flops if op.weight.name in self.int8_weights else 0
+            case Moe() as op:
+                sizes = {stack: sum(math.prod(weight.shape) for weight in stack) for stack in (op.gate_up, op.down)}
+                int8 = [stack for stack in sizes if all(weight.name in self.int8_weights for weight in stack)]
+                return cost.flops * sum(sizes[stack] for stack in int8) // sum(sizes.values())
+            case _:
+                return 0

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.bench.step_work import WorkModel
 from octavo.errors import ConfigError
+from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import resolve
 from octavo.models.decoder import build_program
 from octavo.program.cost import StepShape
-from octavo.runner.step_timer import StepTimer, cache_pools
+from octavo.runner.step_timer import StepTimer, cache_pools, pool_sizes
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from octavo.config import EngineConfig
     from octavo.program.ops import Program
     from octavo.weights.store import WeightStore
@@ -34,6 +38,20 @@ class LoadedProgram:
         """What its steps have to do at least."""
         int8 = self.weights.quantized_matrices() if self.activation_quantization else frozenset()
         return WorkModel(self.program, self.weights.bytes_by_name(), int8)
+
+    def cache_pools(self, shapes: Sequence[StepShape]) -> list[NDArray[np.uint8]]:
+        """Return memory for the caches of these steps.
+
+        Raises: `ConfigError` if there is not as much.
+        """
+        groups = self.program.cache_groups
+        needed, available = sum(pool_sizes(groups, shapes)), available_memory_bytes()
+        if needed > available:
+            raise ConfigError(
+                f"The KV cache of the largest step takes {needed} bytes, {available} are available: make batch sizes or"
+                " contexts smaller."
+            )
+        return cache_pools(groups, shapes)
 
     def timer(self, program: Program, weights: WeightStore, **options: Any) -> StepTimer:
         """Return a timer of this program, or of one that was made from it."""
@@ -70,7 +88,11 @@ def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
     if longest > positions:
         raise ConfigError(f"The model was made for {positions} tokens; a request of {longest} is too long.")
     program = build_program(
-        resolved.model.spec, max_model_len=positions, block_size=config.block_size, cache_dtype=resolved.cache_dtype
+        resolved.model.spec,
+        max_model_len=positions,
+        block_size=config.block_size,
+        cache_dtype=resolved.cache_dtype,
+        keeps_border=config.enable_prefix_caching,
     )
     weights = load_model_weights(config, resolved, program)
     return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)
@@ -83,7 +105,7 @@ def decode_step(num_requests: int, context_len: int) -> StepShape:
 
 def measure_steps(loaded: LoadedProgram, shapes: Sequence[StepShape], *, min_seconds: float = 0.1) -> list[StepFigures]:
     """Measure whole steps, each for at least `min_seconds`."""
-    pools = cache_pools(loaded.program.cache_groups, shapes)
+    pools = loaded.cache_pools(shapes)
     with loaded.timer(loaded.program, loaded.weights, shapes=shapes, pools=pools) as timer:
         return [_figures(shape, timer.seconds(shape, at_least=min_seconds)) for shape in shapes]
 

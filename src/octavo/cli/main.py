@@ -17,6 +17,7 @@ _COMMANDS = {
     "bench": "octavo.cli.bench",
     "collect-env": "octavo.cli.collect_env",
     "generate": "octavo.cli.generate",
+    "inspect": "octavo.cli.inspect",
     "pull": "octavo.cli.pull",
 }
 

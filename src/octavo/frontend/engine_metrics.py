@@ -52,7 +52,7 @@ class EngineMetrics:
         self._unscheduled[core_id] = stats
 
     def forget(self, core_id: str) -> None:
-        """Stop tracking a request that was aborted."""
+        """Stop tracking a request that has ended; it need not have run."""
         self._unscheduled.pop(core_id, None)
 
     def emit(self, event: Event) -> None:

@@ -162,4 +162,5 @@ class EngineThread:
             if call is None:
                 return False
             call()
+            del call  # else, while it sleeps, it would keep alive what this holds: the engine, for one
         return True

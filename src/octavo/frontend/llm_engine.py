@@ -104,12 +104,19 @@ class LLMEngine:
         return checked
 
     def add_inputs(self, inputs: Iterable[tuple[str, EngineInput, int]]) -> None:
-        """Queue checked requests: (request id, input, priority). They start together, with the next step."""
+        """Queue checked requests: (request id, input, priority). They start together, with the next step.
+
+        Raises: `RequestError` if an id is in use, or given twice; `EngineDeadError`. Then none was queued.
+        """
+        inputs, new_ids = list(inputs), set[str]()
+        self._thread.check_alive()
+        for request_id, _, _ in inputs:
+            if request_id in self._core_ids or request_id in new_ids:
+                raise RequestError(f"request id {request_id!r} is in use.", parameter="request_id", value=request_id)
+            new_ids.add(request_id)
         arrival_time, queued_at = time.time(), time.monotonic()
         requests = []
         for request_id, source, priority in inputs:
-            if request_id in self._core_ids:
-                raise RequestError(f"request id {request_id!r} is in use.", parameter="request_id", value=request_id)
             stats = RequestStateStats(arrival_time=arrival_time, queued_ts=queued_at)
             request = self._make_request(request_id, source, priority)
             self._core_ids[request_id] = request.request_id
@@ -155,7 +162,7 @@ class LLMEngine:
         outputs = self._outputs.process(result.outputs, result.ended_at)
         for output in outputs:
             if output.finished:
-                del self._core_ids[output.request_id]
+                self._metrics.forget(self._core_ids.pop(output.request_id))
                 self._metrics.count_finished(output)
         return outputs
 
@@ -190,7 +197,8 @@ class LLMEngine:
 
     def get_metrics(self) -> list[Metric]:
         """Return counters and gauges under vLLM's names."""
-        return self._thread.ask(lambda: self._metrics.snapshot(self._core.scheduler))
+        metrics, scheduler = self._metrics, self._core.scheduler
+        return self._thread.ask(lambda: metrics.snapshot(scheduler))
 
     @property
     def peak_kv_blocks(self) -> int:

@@ -121,9 +121,6 @@ class OutputProcessor:
         self._requests: dict[str, _RequestState] = {}
         self._token_texts: dict[int, str] = {}
 
-    def __contains__(self, core_id: str) -> bool:
-        return core_id in self._requests
-
     def add(self, core_id: str, request_id: str, source: EngineInput, stats: RequestStateStats) -> None:
         """Start to collect for a request, which the engine core calls `core_id`."""
         stats.numeric_fingerprint = self._numeric_fingerprint

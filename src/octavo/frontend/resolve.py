@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.config import DEFAULT_KV_MEMORY_SHARE, SchedulerConfig
 from octavo.errors import ConfigError
 from octavo.formats.gguf import GgufFile, open_gguf
+from octavo.formats.gguf_types import GgufType
 from octavo.formats.json_file import read_json_object
 from octavo.formats.safetensors import open_safetensors_dir
 from octavo.frontend.generation_defaults import default_sampling_params
@@ -22,7 +23,7 @@ from octavo.models.registry import gguf_architecture, hf_architecture, spec_from
 from octavo.native import default_num_threads
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
-from octavo.weights.hub import ModelFiles, resolve_model_files, resolve_tokenizer_path
+from octavo.weights.hub import ModelFiles, resolve_description_files, resolve_model_files, resolve_tokenizer_path
 from octavo.weights.quantization import quantized_checkpoint
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ logger = logging.getLogger("octavo")
 _DEFAULT_MAX_NUM_SEQS = 256
 _DEFAULT_TOKEN_BUDGET = 512
 """Twice the rows make a step of prefill hardly faster per token, but every step twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a model is, as far as its config, and its weights where they are there, say."""
+
+    architecture: str
+    spec: DecoderSpec
+    checkpoint: Checkpoint | None
+    """None if there is a config alone."""
+    float_type: GgufType
+    """Of weights that are not there: what the config says they are stored in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +82,7 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     Raises: `ConfigError`, `ModelLoadError`.
     """
     files = resolve_model_files(config.model, config.revision, config.download_dir)
-    model = _resolve_gguf(config, files) if files.kind == "gguf" else _resolve_directory(config, files)
+    model = _resolve_model(config, files)
     if config.quantization is not None:
         model = replace(model, checkpoint=quantized_checkpoint(model.checkpoint, config.quantization))
     _warn_of_memory(model.checkpoint, config.quantization)
@@ -77,7 +90,7 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
         model=model,
         max_model_len=_max_model_len(config.max_model_len, model.spec.max_positions),
         num_threads=config.num_threads or default_num_threads(),
-        cache_dtype="float16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
+        cache_dtype=cache_dtype(config),
     )
     _check_rope_tables(model.spec, resolved.positions(), available_memory_bytes())
     return resolved
@@ -108,6 +121,11 @@ def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfi
         policy=config.scheduling_policy,
         enable_prefix_caching=config.enable_prefix_caching,
     )
+
+
+def cache_dtype(config: EngineConfig) -> CacheDtype:
+    """Return how keys and values are stored."""
+    return "float16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
 
 
 def cache_bytes(config: EngineConfig, available: int) -> int:
@@ -145,34 +163,67 @@ def _check_rope_tables(spec: DecoderSpec, positions: int, available: int) -> Non
         )
 
 
-def _resolve_gguf(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
+def describe(config: EngineConfig) -> ModelDescription:
+    """Read what a model is; of a Hugging Face model the config alone will do, and no weights are downloaded.
+
+    Raises: `ConfigError`, `ModelLoadError`.
+    """
+    files = resolve_description_files(config.model, config.revision, config.download_dir)
+    if files.kind == "gguf":
+        return _describe_gguf(config, open_gguf(files.path))
+    return _describe_directory(config, files)
+
+
+def _describe_gguf(config: EngineConfig, file: GgufFile) -> ModelDescription:
     if config.hf_overrides:
         raise ConfigError("hf_overrides change a config.json, which a GGUF file does not have: leave them out.")
-    file = open_gguf(files.path)
     spec = spec_from_gguf(file)
     architecture = gguf_architecture(file)
     permuted = (spec.num_heads, spec.num_kv_heads) if architecture.permuted_qk else None
     checkpoint = checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=permuted)
-    return ResolvedModel(
-        spec=spec,
-        checkpoint=architecture.adapt(checkpoint, spec),
-        tokenizer=_tokenizer(config, file),
-        default_sampling_params=default_sampling_params(config, None),
-    )
+    name = file.require("general.architecture", str)
+    return ModelDescription(name, spec, architecture.adapt(checkpoint, spec), GgufType.F32)
 
 
-def _resolve_directory(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
+def _describe_directory(config: EngineConfig, files: ModelFiles) -> ModelDescription:
     source = str(files.path / "config.json")
     values = _merged(read_json_object(source), config.hf_overrides or {})
     architecture = hf_architecture(values, source)
     spec = spec_from_hf(values, source)
-    tensors = open_safetensors_dir(files.path)
-    checkpoint = checkpoint_from_safetensors(tensors, str(files.path), norm_offset=architecture.norm_offset)
+    checkpoint = None
+    if files.kind == "safetensors":
+        tensors = open_safetensors_dir(files.path)
+        checkpoint = checkpoint_from_safetensors(tensors, str(files.path), norm_offset=architecture.norm_offset)
+        checkpoint = architecture.adapt(checkpoint, spec)
+    return ModelDescription(_architecture_name(values), spec, checkpoint, _float_type(values))
+
+
+def _architecture_name(values: Mapping[str, Any]) -> str:
+    return ", ".join(values["architectures"])
+
+
+def _float_type(values: Mapping[str, Any]) -> GgufType:
+    """Return what a config.json says of its weights; the key has had two names, and may be in the text part."""
+    configs = (values, values.get("text_config") or {})
+    names = (config.get(key) for config in configs for key in ("dtype", "torch_dtype"))
+    types = {"float32": GgufType.F32, "float16": GgufType.F16}
+    return next((types.get(name, GgufType.BF16) for name in names if isinstance(name, str)), GgufType.BF16)
+
+
+def _resolve_model(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
+    beside_weights: GgufFile | Path
+    if files.kind == "gguf":
+        beside_weights = file = open_gguf(files.path)
+        description, directory = _describe_gguf(config, file), None
+    else:
+        beside_weights = directory = files.path
+        description = _describe_directory(config, files)
+    assert description.checkpoint is not None, "files with weights were asked for"
     return ResolvedModel(
-        spec=spec,
-        checkpoint=architecture.adapt(checkpoint, spec),
-        tokenizer=_tokenizer(config, files.path),
-        default_sampling_params=default_sampling_params(config, files.path),
+        spec=description.spec,
+        checkpoint=description.checkpoint,
+        tokenizer=_tokenizer(config, beside_weights),
+        default_sampling_params=default_sampling_params(config, directory),
     )
 
 

@@ -1,0 +1,95 @@
+"""`octavo inspect`: what a model is made of and what it takes, as tables or as JSON. No weights are loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.engine_flags import engine_flags, given_engine_options
+
+if TYPE_CHECKING:
+    from octavo.explain.model_report import LoadReport, ModelReport
+
+_KINDS = {"full": "attention", "sliding": "attention", "state": "Gated DeltaNet"}
+
+
+@click.command("inspect")
+@click.argument("model")
+@click.option("--program", "show_program", is_flag=True, help="List the ops of the model's program.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+@engine_flags
+def command(model: str, show_program: bool, as_json: bool, **flags: Any) -> None:
+    """Show what MODEL is made of, what it takes in memory, and how many requests fit on this machine.
+
+    A config.json is enough: no weights are loaded, and none are downloaded.
+    """
+    from octavo.config import EngineConfig
+    from octavo.explain.model_report import inspect_model
+
+    report = inspect_model(EngineConfig.from_options(model, **given_engine_options(flags)))
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return
+    for line in _lines(report):
+        click.echo(line)
+    if show_program:
+        click.echo(f"\nProgram, {len(report.ops)} ops")
+        for index, op in enumerate(report.ops):
+            click.echo(f"{index:>5}  {op}")
+
+
+def _lines(report: ModelReport) -> Iterator[str]:
+    weights = "" if report.has_weights else " (config alone, no weights here)"
+    yield f"{report.model}: {report.architecture}{weights}"
+    yield from _facts(
+        [
+            ("parameters", f"{report.parameters:,}, of which {report.embedding_parameters:,} in the embedding"),
+            ("layers", f"{report.num_layers} of width {report.hidden_size:,}"),
+            ("vocabulary", f"{report.vocab_size:,}"),
+            ("context", f"{report.max_model_len:,} tokens"),
+            ("largest step", f"{_size(report.activation_bytes)} for {report.max_num_batched_tokens:,} tokens"),
+        ]
+    )
+    yield "\nCache of a request"
+    for group in report.cache_groups:
+        kind = f"{group.num_layers} layers of {_KINDS[group.kind]}"
+        if group.window is not None:
+            kind += f", window {group.window:,}"
+        if group.bytes_per_token:
+            yield f"  {kind}: {group.bytes_per_token:,} bytes a token ({report.kv_cache_dtype})"
+            continue
+        yield f"  {kind}: {_size(report.state_bytes_per_request)} whatever its length"
+        for part, size in group.bytes_per_request.items():
+            yield f"    {_size(size):>10}  {part}"
+    for name, load in report.loads.items():
+        yield from _load_lines(name, load, report.available_bytes)
+
+
+def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
+    title = name if name == "as stored" else f"quantization={name}"
+    yield f"\n{title}: {_size(load.weight_bytes)} of weights"
+    for share in load.formats:
+        tensors = "tensor" if share.num_tensors == 1 else "tensors"
+        yield f"    {share.format:<6} {_size(share.bytes):>10}  {share.parameters:,} in {share.num_tensors} {tensors}"
+    yield f"  {_size(available)} available here, so the cache may grow to {_size(load.cache_bytes)}:"
+    for fit in load.requests:
+        yield f"    {fit.num_requests:>6,} requests of {fit.num_tokens:,} tokens, {_size(fit.bytes_per_request)} each"
+
+
+def _facts(facts: list[tuple[str, str]]) -> Iterator[str]:
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        yield f"  {name:<{width}}  {value}"
+
+
+def _size(num_bytes: int) -> str:
+    """Return bytes with three digits, in the unit that leaves at least one before the point."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= size:
+            decimals = 2 if num_bytes < 10 * size else 1 if num_bytes < 100 * size else 0
+            return f"{num_bytes / size:.{decimals}f} {unit}"
+    return f"{num_bytes} bytes"
