@@ -257,7 +257,7 @@ def test_a_state_whose_row_failed_is_not_kept() -> None:
 
 def test_a_request_aborted_between_chunks_leaves_the_state_it_had() -> None:
     engine = make_engine(long_prefill_token_threshold=24, snapshot_interval=512)
-    engine.add(make_request("a", range(100)), make_endless("other", 5))
+    engine.add(make_request("a", range(100)), make_endless("other", 5, is_streamed=False))
     engine.advance(2)
     engine.core.abort_request("a")
     engine.advance()
