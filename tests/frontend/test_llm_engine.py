@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -224,6 +226,25 @@ def test_an_idle_engine_is_freed_whatever_was_asked_of_it_last(call: Callable[[L
     del engine
     gc.collect()
     assert gone.wait(5)
+
+
+def test_an_engine_whose_last_user_goes_on_its_own_thread_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", faults.append)
+    engine, _ = make_engine()
+    thread, may_go = engine._thread, threading.Event()
+
+    def hold(user: list[LLMEngine]) -> None:
+        may_go.wait(5)
+        user.clear()
+
+    thread.post(partial(hold, [engine]))
+    del engine
+    gc.collect()
+    may_go.set()
+    thread._thread.join(5)
+    assert not thread._thread.is_alive()
+    assert faults == []
 
 
 def test_a_request_that_ends_before_it_ran_is_tracked_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

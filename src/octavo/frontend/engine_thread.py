@@ -138,6 +138,8 @@ class EngineThread:
             return
         self._closed = True
         self._inbox.put(None)
+        if threading.current_thread() is self._thread:
+            return  # the engine's last user went while this thread ran a call of theirs: it ends after that
         while self._thread.is_alive():
             self._core.cancel()
             self._thread.join(_CANCEL_AGAIN_SECONDS)
