@@ -10,8 +10,7 @@ from octavo.bench.step_work import WorkModel
 from octavo.errors import ConfigError
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
-from octavo.frontend.resolve import resolve
-from octavo.models.decoder import build_program
+from octavo.frontend.resolve import make_program, resolve
 from octavo.program.cost import StepShape
 from octavo.runner.step_timer import StepTimer, cache_pools, pool_sizes
 
@@ -87,13 +86,7 @@ def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
     positions = resolved.positions()
     if longest > positions:
         raise ConfigError(f"The model was made for {positions} tokens; a request of {longest} is too long.")
-    program = build_program(
-        resolved.model.spec,
-        max_model_len=positions,
-        block_size=config.block_size,
-        cache_dtype=resolved.cache_dtype,
-        keeps_border=config.enable_prefix_caching,
-    )
+    program = make_program(config, resolved.model.spec, positions)
     weights = load_model_weights(config, resolved, program)
     return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)
 

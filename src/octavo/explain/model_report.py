@@ -16,8 +16,7 @@ import numpy as np
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.core.cache_groups import make_paged_groups
 from octavo.frontend.machine import available_memory_bytes
-from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, scheduler_config
-from octavo.models.decoder import build_program
+from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, make_program, scheduler_config
 from octavo.program.native import activation_bytes
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
 from octavo.weights.quantization import FLOAT_TYPES, quantized_checkpoint
@@ -126,13 +125,7 @@ def inspect_model(config: EngineConfig) -> ModelReport:
     model = describe(config)
     spec = model.spec
     positions = spec.max_positions if config.max_model_len in (None, "auto") else int(config.max_model_len or 0)
-    program = build_program(
-        spec,
-        max_model_len=min(positions, spec.max_positions),
-        block_size=config.block_size,
-        cache_dtype=cache_dtype(config),
-        keeps_border=config.enable_prefix_caching,
-    )
+    program = make_program(config, spec, min(positions, spec.max_positions))
     checkpoint = model.checkpoint or _imagined(program, model.float_type)
     checkpoint.check(program)
     scheduling = scheduler_config(config, program.max_model_len)
@@ -214,9 +207,9 @@ def _load_report(program: Program, checkpoint: Checkpoint, limit: int) -> LoadRe
     for weight in program.weights:
         for part in weight.parts:
             tensor = checkpoint.tensors[part.name]
-            kind, size = tensor.packed_type, prod(tensor.shape)
-            name = kind.name if weight.is_matrix else "F32"
-            num_bytes = size * kind.block_bytes // kind.block_elements if weight.is_matrix else size * _FLOAT_BYTES
+            size = prod(tensor.shape)
+            name = tensor.packed_type.name if weight.is_matrix else "F32"
+            num_bytes = tensor.packed_bytes if weight.is_matrix else size * _FLOAT_BYTES
             counts.setdefault(name, Counter()).update(tensors=1, parameters=size, bytes=num_bytes)
     formats = [FormatShare(name, c["tensors"], c["parameters"], c["bytes"]) for name, c in counts.items()]
     requests = []

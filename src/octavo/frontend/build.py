@@ -15,8 +15,7 @@ from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
-from octavo.frontend.resolve import ResolvedConfig, cache_bytes, resolve, scheduler_config
-from octavo.models.decoder import build_program
+from octavo.frontend.resolve import ResolvedConfig, cache_bytes, make_program, resolve, scheduler_config
 from octavo.native import kernels
 from octavo.observe.events import NULL_SINK, EventSink, EventTee
 from octavo.program.native import NativeProgram
@@ -63,7 +62,7 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     """
     resolved = resolve(config)
     model = resolved.model
-    program = _program(config, resolved, resolved.positions())
+    program = make_program(config, model.spec, resolved.positions())
     weights = load_model_weights(config, resolved, program)
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
@@ -137,16 +136,6 @@ def _data_plane(
     return program, LocalExecutor(native, capacity, memory, inputs)
 
 
-def _program(config: EngineConfig, resolved: ResolvedConfig, max_model_len: int) -> Program:
-    return build_program(
-        resolved.model.spec,
-        max_model_len=max_model_len,
-        block_size=config.block_size,
-        cache_dtype=resolved.cache_dtype,
-        keeps_border=config.enable_prefix_caching,
-    )
-
-
 def _capacity(config: EngineConfig, program: Program, available: int) -> CacheCapacity:
     return plan_capacity(program.cache_groups, cache_bytes(config, available), config.num_gpu_blocks_override)
 
@@ -157,7 +146,7 @@ def _shortened(config: EngineConfig, resolved: ResolvedConfig, program: Program,
         program.cache_groups, capacity, enable_prefix_caching=False, give_back=lambda _group, _blocks: None
     )
     policy = AdmissionPolicy(scheduler_config(config, program.max_model_len), manager)
-    return _program(config, resolved, max(1, policy.max_request_tokens))
+    return make_program(config, resolved.model.spec, max(1, policy.max_request_tokens))
 
 
 def _native_program(

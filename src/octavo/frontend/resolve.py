@@ -19,6 +19,7 @@ from octavo.formats.json_file import read_json_object
 from octavo.formats.safetensors import open_safetensors_dir
 from octavo.frontend.generation_defaults import default_sampling_params
 from octavo.frontend.machine import available_memory_bytes
+from octavo.models.decoder import build_program
 from octavo.models.registry import gguf_architecture, hf_architecture, spec_from_gguf, spec_from_hf
 from octavo.native import default_num_threads
 from octavo.tokenizer.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from octavo.cache_spec import CacheDtype
     from octavo.config import EngineConfig
     from octavo.models.base import DecoderSpec
+    from octavo.program.ops import Program
     from octavo.sampling_params import SamplingParams
 
 logger = logging.getLogger("octavo")
@@ -126,6 +128,17 @@ def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfi
 def cache_dtype(config: EngineConfig) -> CacheDtype:
     """Return how keys and values are stored."""
     return "float16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+
+
+def make_program(config: EngineConfig, spec: DecoderSpec, max_model_len: int) -> Program:
+    """Write the program of a model as the options want it: every reader of these options gets the same one."""
+    return build_program(
+        spec,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        cache_dtype=cache_dtype(config),
+        keeps_border=config.enable_prefix_caching,
+    )
 
 
 def cache_bytes(config: EngineConfig, available: int) -> int:

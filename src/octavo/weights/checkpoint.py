@@ -54,6 +54,11 @@ class CheckpointTensor:
         """How the weight is coded in memory."""
         return self.rounded_type or self.type
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that the weight takes in memory, but for the padding of its last panel."""
+        return math.prod(self.shape) * self.packed_type.block_bytes // self.packed_type.block_elements
+
     def values(self) -> Floats:
         """Return the weight as float32: vectors for use, matrices for the oracle."""
         values = dequantize_bytes(self.data, self.type).reshape(self.shape)
@@ -74,8 +79,7 @@ class Checkpoint:
     @property
     def packed_bytes(self) -> int:
         """Bytes that the tensors take in memory, about."""
-        kinds = ((tensor.packed_type, math.prod(tensor.shape)) for tensor in self.tensors.values())
-        return sum(size * kind.block_bytes // kind.block_elements for kind, size in kinds)
+        return sum(tensor.packed_bytes for tensor in self.tensors.values())
 
     @property
     def bytes_to_round(self) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from octavo.formats.gguf_types import GgufType
 from octavo.program.ops import Program
 from octavo.program.reference import ReferenceWeights
 from octavo.weights.checkpoint import Checkpoint
-
-_FLOAT_TYPES = (GgufType.F32, GgufType.F16, GgufType.BF16)
+from octavo.weights.quantization import FLOAT_TYPES
 
 
 def reference_weights(program: Program, checkpoint: Checkpoint) -> ReferenceWeights:
@@ -19,5 +17,5 @@ def reference_weights(program: Program, checkpoint: Checkpoint) -> ReferenceWeig
     names = [part.name for weight in program.weights for part in weight.parts]
     return ReferenceWeights(
         values={name: checkpoint.tensors[name].values() for name in names},
-        quantized=frozenset(name for name in names if checkpoint.tensors[name].packed_type not in _FLOAT_TYPES),
+        quantized=frozenset(name for name in names if checkpoint.tensors[name].packed_type not in FLOAT_TYPES),
     )
