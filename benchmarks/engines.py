@@ -63,7 +63,7 @@ class PythonEngine:
             json.dump(job, file)
             file.flush()
             command = [self.python, str(PEERS_DIR / _ADAPTERS[self.name]), file.name, repr(time.monotonic())]
-            return Round(**json.loads(run_process(command).splitlines()[-1]))
+            return Round(**_last_document(run_process(command)))
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,12 @@ class LlamaCpp:
         context = size * (prompt_len + output_len) + 64
         lengths = ["-npp", str(prompt_len), "-ntg", str(output_len), "-npl", str(size), "-c", str(context)]
         options = ["-t", str(threads), "-fa", "on", "-b", "2048", "-ub", "512", "--output-format", "jsonl"]
-        lines = run_process([str(self.batched_bench), "-m", self.model, *options, *lengths]).splitlines()
-        return dict(json.loads(next(line for line in reversed(lines) if line.startswith("{"))))
+        return _last_document(run_process([str(self.batched_bench), "-m", self.model, *options, *lengths]))
+
+
+def _last_document(output: str) -> dict[str, Any]:
+    """Return the last line that is a JSON object; some engines write their log to stdout, also after it."""
+    return dict(json.loads(next(line for line in reversed(output.splitlines()) if line.startswith("{"))))
 
 
 def _equal_batch(entry: Mapping[str, Any]) -> tuple[int, int, int] | None:

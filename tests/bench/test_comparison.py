@@ -50,6 +50,13 @@ def test_unequal_requests_are_not_given_to_llama_cpp(tmp_path: Path) -> None:
     assert make_llama(tmp_path).run([MIXED_JOB], [1], 2).figures == {}
 
 
+def test_the_figures_of_a_peer_are_found_before_its_log(tmp_path: Path) -> None:
+    printed = '{"version": "1", "figures": {"job": 3.0}, "ready_s": 2.0, "first_token_s": 2.5}\n(worker) INFO bye'
+    python = make_script(tmp_path / "python", printed)
+    done = engines.PythonEngine("vllm", "model", str(python)).run([EQUAL_JOB], [1], 2)
+    assert done == engines.Round("1", {"job": 3.0}, 2.0, 2.5)
+
+
 def test_a_peer_that_fails_ends_the_run_with_what_it_said() -> None:
     with pytest.raises(SystemExit, match="broken"):
         engines.run_process([sys.executable, "-c", "raise SystemExit('broken')"])
