@@ -12,6 +12,7 @@
 #include "bind_names.h"
 #include "bindings.h"
 #include "cpu/attention.h"
+#include "cpu/cache_line.h"
 
 namespace nb = nanobind;
 
@@ -27,7 +28,7 @@ struct FreeScratch {
 
 // Filled with NaN bits, so that nothing can depend on what scratch held before.
 std::unique_ptr<uint8_t, FreeScratch> make_scratch(int64_t bytes) {
-  std::unique_ptr<uint8_t, FreeScratch> scratch((uint8_t*)aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64));
+  std::unique_ptr<uint8_t, FreeScratch> scratch((uint8_t*)aligned_alloc(64, (size_t)whole_lines(bytes)));
   if (!scratch) fail("no memory for %lld bytes of scratch", (long long)bytes);
   memset(scratch.get(), 0xff, (size_t)bytes);
   return scratch;

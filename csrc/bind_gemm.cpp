@@ -67,7 +67,7 @@ FileRows file_rows(WeightFormat format, const std::vector<Bytes>& sources, int64
 }
 
 WeightFormat checked_format(const char* name, int number) {
-  check_range(name, number, 0, (int64_t)WeightFormat::kQ6_K);
+  check_range(name, number, 0, kNumWeightFormats - 1);
   return (WeightFormat)number;
 }
 
@@ -181,7 +181,7 @@ void bind_gemm(nb::module_& m) {
   nb::class_<OwnedMatrix>(m, "PackedMatrix", "Weights [N, K] in panels of 16 rows, with the file's values.")
       .def_prop_ro("N", [](const OwnedMatrix& w) { return w.view().N; })
       .def_prop_ro("K", [](const OwnedMatrix& w) { return w.view().K; })
-      .def_prop_ro("format", [](const OwnedMatrix& w) { return (int)w.view().format; })
+      .def_prop_ro("format", [](const OwnedMatrix& w) { return (int)w.format(); })
       .def_prop_ro("is_quantized", [](const OwnedMatrix& w) { return is_quantized(w.view().format); })
       .def_prop_ro("num_panels", &OwnedMatrix::num_panels)
       .def_prop_ro("nbytes", &OwnedMatrix::nbytes)

@@ -169,6 +169,8 @@ void bind_program(nanobind::module_& m) {
       .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "results"_a, "top_ids"_a.noconvert(),
            "top_logprobs"_a.noconvert(), "mode"_a, "check_signals"_a)
       .def("logits", &NativeProgram::logits, "rows"_a.noconvert(), "out"_a.noconvert(), "check_signals"_a)
+      .def("time_stages", &NativeProgram::time_stages, "on"_a)
+      .def("stage_seconds", &NativeProgram::stage_seconds, "Of the last run and the last sample: stages of the body, of the head, the sampling.")
       .def("cancel", &NativeProgram::cancel)
       .def("close", &NativeProgram::close)
       .def_prop_ro("progress", &NativeProgram::progress)

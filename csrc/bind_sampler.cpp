@@ -9,6 +9,7 @@
 #include "bind_arrays.h"
 #include "bind_names.h"
 #include "bindings.h"
+#include "cpu/cache_line.h"
 #include "cpu/sampler.h"
 #include "cpu/sampler_philox.h"
 
@@ -60,7 +61,7 @@ nb::tuple sample(const Array<float, 1>& logits, const char* mode, float temperat
                                (int32_t)forced_token, changes.data(), (int64_t)changes.size(),
                                allowed ? allowed->data() : nullptr};
   std::vector<uint8_t> scratch((size_t)sampler_scratch_bytes(V) + 64, 0xff);
-  uint8_t* aligned = (uint8_t*)(((uintptr_t)scratch.data() + 63) / 64 * 64);
+  uint8_t* aligned = (uint8_t*)whole_lines((int64_t)(uintptr_t)scratch.data());
   SampleResult result;
   sample_row(logits.data(), V, params, logprobs_mode(mode), aligned, &result, top_ids ? top_ids->data() : nullptr,
              top_logprobs ? top_logprobs->data() : nullptr);

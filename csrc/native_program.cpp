@@ -390,6 +390,24 @@ std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_sig
   });
 }
 
+void NativeProgram::time_stages(bool on) {
+  timed(false, [&](const StopCheck&) {
+    executor_->time_stages(on);
+    return true;
+  });
+}
+
+std::vector<double> NativeProgram::stage_seconds() {
+  std::vector<double> seconds;
+  timed(false, [&](const StopCheck&) {
+    for (const auto* list : {&executor_->body_ns(), &executor_->head_ns()}) {
+      for (const int64_t ns : *list) seconds.push_back((double)ns * 1e-9);
+    }
+    return true;
+  });
+  return seconds;
+}
+
 void NativeProgram::cancel() {
   if (executor_) executor_->cancel();
 }

@@ -76,6 +76,9 @@ class NativeProgram {
   std::optional<double> sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits, bool check_signals);
   std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
 
+  void time_stages(bool on);
+  std::vector<double> stage_seconds();
+
   void cancel();
   uint64_t progress() const { return executor_ ? executor_->progress() : 0; }
   int64_t num_saturated() const { return executor_ ? executor_->num_saturated() : 0; }

@@ -41,11 +41,13 @@ void for_each_share(int64_t panels, int64_t shares, F f) {
 }  // namespace
 
 OwnedMatrix::OwnedMatrix(WeightFormat format, int64_t N, int64_t K)
-    : memory_(packed_bytes(format, N, K), kPackedSlack), view_{memory_.data(), N, K, panel_bytes(format, K), format} {}
+    : format_(format),
+      memory_(packed_bytes(format, N, K), kPackedSlack),
+      view_{memory_.data(), N, K, panel_bytes(format, K), packed_as(format)} {}
 
 void OwnedMatrix::pack(const FileRows& rows, int num_threads) {
   for_each_share(num_panels(), num_shares(num_panels(), num_threads), [&](int64_t, int64_t begin, int64_t end) {
-    pack_panels(view_.format, rows.data(), view_.N, view_.K, memory_.data(), begin, end);
+    pack_panels(format_, rows.data(), view_.N, view_.K, memory_.data(), begin, end);
   });
 }
 

@@ -14,10 +14,10 @@ using FileRows = std::vector<const uint8_t*>;
 
 class OwnedMatrix {
  public:
-  // All zeros until one of the following has filled it; they share the work between threads of their own.
+  // `format` is the file's. All zeros until one of the following has filled it; they share the work between threads of their own.
   OwnedMatrix(WeightFormat format, int64_t N, int64_t K);
 
-  // N rows of the matrix's own format; K fits it.
+  // N rows of the format; K fits it.
   void pack(const FileRows& rows, int num_threads);
   // N rows of floats, rounded to the matrix's format. Return -1, or a row that cannot be: see quantize_panels.
   int64_t quantize(WeightFormat source, const FileRows& rows, int num_threads);
@@ -25,11 +25,13 @@ class OwnedMatrix {
   void restore(const uint8_t* bytes, int num_threads);
 
   const PackedMatrix& view() const { return view_; }
+  WeightFormat format() const { return format_; }
   const uint8_t* data() const { return view_.data; }
   int64_t num_panels() const { return (view_.N + kPanelColumns - 1) / kPanelColumns; }
   int64_t nbytes() const { return num_panels() * view_.panel_bytes; }
 
  private:
+  WeightFormat format_;
   MatrixMemory memory_;
   PackedMatrix view_;
 };

@@ -5,6 +5,7 @@
 
 #include "attention_plan.h"
 #include "attention_tile.h"
+#include "cache_line.h"
 #include "hadamard.h"
 #include "simd.h"
 
@@ -45,7 +46,7 @@ int64_t lay_out(UnitRows* rows, int64_t count, int64_t head_dim, uint8_t* base) 
   int64_t bytes = 0;
   const auto take = [&](int64_t values) {
     float* p = (float*)((uintptr_t)base + (uintptr_t)bytes);
-    bytes += (values * 4 + 63) / 64 * 64;
+    bytes += whole_lines(values * 4);
     return p;
   };
   const int64_t acc_floats = count * num_value_chunks(head_dim) * 16;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention_tile.h"
+#include "cache_line.h"
 
 namespace OCTAVO_NS {
 
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int kUnitsPerThread = 4;                    // a decode unit larger than this share of a thread's work is split
 constexpr int64_t kMaxPartialBytes = (int64_t)64 << 20;  // a split that needs more is not made
-
-int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 int32_t num_tokens(const AttentionArgs& args, int32_t request) {
   return args.query_start_loc[request + 1] - args.query_start_loc[request];
@@ -34,7 +33,7 @@ int64_t num_row_tiles(const AttentionArgs& args, int32_t request) {
 
 }  // namespace
 
-int64_t partial_acc_offset(int32_t group_size) { return align(2 * group_size * 4) / 4; }
+int64_t partial_acc_offset(int32_t group_size) { return whole_lines(2 * group_size * 4) / 4; }
 
 int64_t partial_floats(int32_t group_size, int32_t head_dim) {
   return partial_acc_offset(group_size) + group_size * num_value_chunks(head_dim) * 16;
@@ -45,14 +44,14 @@ int64_t attention_shared_scratch_bytes(int64_t max_requests, int32_t num_heads, 
   const int64_t segments = (max_model_len + kSegmentTokens - 1) / kSegmentTokens;
   const int64_t heads = max_requests * num_kv_heads, split = num_threads > 1 ? (int64_t)kUnitsPerThread * num_threads : 0;
   const int64_t partials = (heads < split ? heads : split) * segments * partial_floats(num_heads / num_kv_heads, head_dim) * 4;
-  return align((max_requests + 1) * (int64_t)sizeof(RequestPlan)) + (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
+  return whole_lines((max_requests + 1) * (int64_t)sizeof(RequestPlan)) + (partials < kMaxPartialBytes ? partials : kMaxPartialBytes);
 }
 
 AttentionPlan attention_plan(const AttentionArgs& args, int32_t num_threads, uint8_t* shared_scratch) {
   const int32_t R = args.num_requests, KVH = args.cache.num_kv_heads;
   const int64_t floats = partial_floats(args.num_heads / KVH, args.cache.head_dim);
   RequestPlan* plan = (RequestPlan*)shared_scratch;
-  float* partials = (float*)(shared_scratch + align((R + 1) * (int64_t)sizeof(RequestPlan)));
+  float* partials = (float*)(shared_scratch + whole_lines((R + 1) * (int64_t)sizeof(RequestPlan)));
   int64_t bytes_left = kMaxPartialBytes;
 
   int64_t work = 0;  // in rows x segments of one kv head

@@ -29,6 +29,21 @@ KeyRange visible_keys(const TileRows& rows, int32_t position) {
   return range;
 }
 
+// score(piece, next, b) for pieces b .. b + W - 1, until all are done that some row sees. Where no row sees one of them, another stands in
+// for it, which costs no extra case.
+template <int W, class Score>
+OCTAVO_INLINE void for_visible_pieces(const KeyRange& range, const KeyTile& tile, const Score& score) {
+  const int first = range.any_begin / kTileTokens, last = (range.any_end - 1) / kTileTokens;
+  for (int b = first / W * W; b <= last; b += W) {
+    const uint8_t *piece[W], *next[W];
+    for (int i = 0; i < W; i++) {
+      piece[i] = tile.piece[b + i < first ? first : b + i > last ? last : b + i];
+      next[i] = tile.next[b + i];
+    }
+    score(piece, next, b);
+  }
+}
+
 // Scores of one row, those of keys outside [begin, end) -inf.
 OCTAVO_INLINE void mask_scores(float* scores, int32_t begin, int32_t end, float softcap) {
   const F32 hidden = set1(-__builtin_inff());

@@ -137,18 +137,11 @@ void attend_tile(const TileRows& rows, const KeyTile& tile) {
   constexpr int kWidth = vectors_per_row(R);
   const KeyRange range = visible_keys<R>(rows, tile.position);
   if (range.any_begin >= range.any_end) return;
-  const int first = range.any_begin / kTileTokens, last = (range.any_end - 1) / kTileTokens;
 
   alignas(64) float scores[R][kTileKeys];
-  for (int b = first / kWidth * kWidth; b <= last; b += kWidth) {
-    const uint8_t *piece[kWidth], *next[kWidth];
-    for (int i = 0; i < kWidth; i++) {
-      const int seen = b + i < first ? first : b + i > last ? last : b + i;  // a piece that nobody sees costs no extra case
-      piece[i] = tile.piece[seen];
-      next[i] = tile.next[b + i];
-    }
+  for_visible_pieces<kWidth>(range, tile, [&](const uint8_t* const* piece, const uint8_t* const* next, int b) {
     score_pieces<R, kWidth>((const int16_t*)rows.q, rows.q_scale, piece, next, tile.head_dim, scores, b);
-  }
+  });
 
   const int64_t num_chunks = num_value_chunks(tile.head_dim);
   alignas(64) int16_t quantized[R][kTileKeys];

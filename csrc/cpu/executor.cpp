@@ -43,7 +43,9 @@ void sample(const SampleArrays& a, int64_t row, float* logits, int64_t vocab_siz
 class StepWalk final : public StageWalk {
  public:
   StepWalk(Executor& executor, const std::vector<Stage>& stages, const Batch& batch, const HeadJob* head, const StopCheck& stop)
-      : executor_(executor), stages_(stages), batch_(batch), head_(head), stop_(stop), num_rows_(head ? 0 : batch.num_tokens) {
+      : executor_(executor), stages_(stages), batch_(batch), head_(head), stop_(stop), stage_ns_(head ? executor.head_ns_ : executor.body_ns_),
+        num_rows_(head ? 0 : batch.num_tokens) {
+    std::fill(stage_ns_.begin(), stage_ns_.end(), 0);
     if (head) next_slice();
   }
 
@@ -51,6 +53,7 @@ class StepWalk final : public StageWalk {
 
   int32_t next_stage(int32_t worker) override {
     for (;;) {
+      if (!stage_ns_.empty()) note_time();
       if (is_cancelled()) return 0;
       if (!advance()) {
         is_complete_ = true;
@@ -126,6 +129,13 @@ class StepWalk final : public StageWalk {
   }
 
   bool is_cancelled() const { return executor_.is_cancelled_.load(std::memory_order_relaxed); }
+
+  // Count the time since the last call for the stage that has ended.
+  void note_time() {
+    const auto now = std::chrono::steady_clock::now();
+    if (next_ > 0) stage_ns_[next_ - 1] += std::chrono::nanoseconds(now - stage_began_).count();
+    stage_began_ = now;
+  }
 
   // Set the next task and its cut; false at the end.
   bool advance() {
@@ -215,6 +225,8 @@ class StepWalk final : public StageWalk {
   const Batch& batch_;
   const HeadJob* head_;
   const StopCheck stop_;
+  std::vector<int64_t>& stage_ns_;  // by stage, and the use of logits; empty: nobody asks
+  std::chrono::steady_clock::time_point stage_began_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point next_check_ = std::chrono::steady_clock::now() + kCheckInterval;  // of the calling thread only
 
   size_t next_ = 0;  // stage
@@ -233,6 +245,11 @@ void Executor::set_program(const Program& program, const ScratchBytes& scratch) 
   program_ = &program;
   scratch_bytes_ = scratch;
   scratch_ = std::make_unique<Arena>(scratch.shared + num_threads_ * scratch.per_thread);
+}
+
+void Executor::time_stages(bool on) {
+  body_ns_.assign(on ? program_->body.size() : 0, 0);
+  head_ns_.assign(on ? program_->head.size() + 1 : 0, 0);
 }
 
 bool Executor::run_body(const Batch& batch, const StopCheck& stop) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "arena.h"
 #include "program.h"
@@ -70,6 +71,13 @@ class Executor {
   bool run_body(const Batch& batch, const StopCheck& stop);
   bool run_head(const HeadJob& job, const StopCheck& stop);
 
+  // From the next call on, note how long each stage takes. Between calls.
+  void time_stages(bool on);
+  // Of the last body and the last head, in nanoseconds: from the end of the stage before to its own end, over all slices of the head.
+  // The last entry of the head is the use of its logits. Empty if stages are not timed.
+  const std::vector<int64_t>& body_ns() const { return body_ns_; }
+  const std::vector<int64_t>& head_ns() const { return head_ns_; }
+
   // Stop the running call soon. Without one: no effect. Safe in a signal handler.
   void cancel() { is_cancelled_.store(true, std::memory_order_relaxed); }
   // Grows while a call advances.
@@ -90,6 +98,7 @@ class Executor {
   const Program* program_ = nullptr;
   ScratchBytes scratch_bytes_ = {0, 0};
   std::unique_ptr<Arena> scratch_;
+  std::vector<int64_t> body_ns_, head_ns_;
   std::atomic<bool> is_cancelled_{false};
   std::atomic<uint64_t> progress_{0};
   std::atomic<int64_t> num_saturated_{0};

@@ -15,7 +15,7 @@ int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quant
   if (!is_quantized(format) || !activation_quantization) return float_scratch_bytes(K);
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return expanded_scratch_bytes(num_groups(K) * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes);
-  switch (format) {
+  switch (packed_as(format)) {
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
     default: return 0;
   }
@@ -40,6 +40,7 @@ void gemm_f32(const PackedMatrix& w, const float* x, int64_t ldx, int64_t rows, 
   switch (w.format) {
     OCTAVO_FLOAT_CASES(OCTAVO_CASE)
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+    default: return;
   }
 #undef OCTAVO_CASE
 }

@@ -12,7 +12,15 @@ namespace OCTAVO_NS {
 
 enum class WeightFormat : int32_t {
   kF32 = 0, kF16 = 1, kBF16 = 2, kQ4_0 = 3, kQ4_1 = 4, kQ5_0 = 5, kQ5_1 = 6, kQ8_0 = 7, kQ4_K = 8, kQ5_K = 9, kQ6_K = 10,
+  kQ2_K = 11, kQ3_K = 12, kIQ4_NL = 13, kIQ4_XS = 14, kMXFP4 = 15,
+  kQ4_Z = 16,  // 4 bits with a zero point per group, as GPTQ and AWQ have them: a block is that of Q4_1, with -zero_point as its m
 };
+constexpr int kNumWeightFormats = 17;
+
+// The format whose packed form, and kernels, serve a format: those whose values come from a table of 16 share one.
+constexpr WeightFormat packed_as(WeightFormat format) {
+  return format == WeightFormat::kIQ4_XS || format == WeightFormat::kMXFP4 ? WeightFormat::kIQ4_NL : format;
+}
 
 constexpr int kPanelColumns = 16;
 constexpr int64_t kPackedSlack = 65536;  // readable bytes after the last panel: prefetch and over-read are legal
@@ -22,7 +30,7 @@ struct PackedMatrix {
   const uint8_t* data;  // 64-byte aligned, ceil(N / 16) * panel_bytes + kPackedSlack readable
   int64_t N, K;
   int64_t panel_bytes;  // multiple of 64
-  WeightFormat format;
+  WeightFormat format;  // as packed: packed_as(format) == format
 };
 
 bool is_quantized(WeightFormat format);

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "act_block.h"
 #include "simd.h"
 
 namespace OCTAVO_NS {
@@ -37,6 +38,13 @@ OCTAVO_INLINE Line or_shifted(Line q, Line bits, int count) {
           _mm256_or_si256(q.hi, _mm256_and_si256(shift_left(bits.hi, count), mask))};
 }
 
+OCTAVO_INLINE Line no_bits() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+
+// table[place] for every byte; `places` are below 16 and the table's line has it four times.
+OCTAVO_INLINE Line look_up(Line table, Line places) {
+  return {_mm256_shuffle_epi8(table.lo, places.lo), _mm256_shuffle_epi8(table.hi, places.hi)};
+}
+
 // The four k of a line as floats, 16 columns each.
 OCTAVO_INLINE void line_to_f32(Line a, F32 out[4]) {
   const __m256i byte = _mm256_set1_epi32(255);
@@ -53,15 +61,18 @@ struct Factor { __m256i lo, hi; };
 template <>
 struct Factor<8> { __m256i lo, hi, abs_lo, abs_hi; };
 
+// The form in which an expanded line is kept.
 template <int kBits>
-OCTAVO_INLINE Factor<kBits> make_factor(Line a) {
-  if constexpr (kBits < 8) {
-    return {a.lo, a.hi};
-  } else {
-    const __m256i zero_point = _mm256_set1_epi8((char)0x80);
-    const __m256i lo = _mm256_xor_si256(a.lo, zero_point), hi = _mm256_xor_si256(a.hi, zero_point);
-    return {lo, hi, _mm256_abs_epi8(lo), _mm256_abs_epi8(hi)};
-  }
+OCTAVO_INLINE Line to_kept(Line a) {
+  if constexpr (kBits < 8) return a;
+  const __m256i zero_point = _mm256_set1_epi8((char)0x80);
+  return {_mm256_xor_si256(a.lo, zero_point), _mm256_xor_si256(a.hi, zero_point)};
+}
+
+template <int kBits>
+OCTAVO_INLINE Factor<kBits> kept_factor(Line a) {
+  if constexpr (kBits < 8) return {a.lo, a.hi};
+  else return {a.lo, a.hi, _mm256_abs_epi8(a.lo), _mm256_abs_epi8(a.hi)};
 }
 
 struct FourActivations { __m256i v; };
@@ -79,33 +90,41 @@ OCTAVO_INLINE I32 widen(__m256i lo, __m256i hi) {  // add neighbouring int16
 // Keeps the compiler from regrouping a chain of integer sums, which would need more registers than there are.
 OCTAVO_INLINE void keep_chain(__m256i& a) { __asm__("" : "+x"(a)); }
 
-// An int16 holds the two products of each maddubs over 8 lines of 4 bits (15 * 127 * 16 = 30,480), 4 of 5 bits, 2 of 6 bits.
-template <int kBits>
+// Two products a line in each int16. It holds those of 8 lines of 4 bits (15 * 127 * 16 = 30,480), 4 of 5 bits, 2 of 6 bits. With a
+// zero point the sum starts at what is to be subtracted, and what counts is |w - zero point|: 8 lines of 5 bits (16 * 127 * 16 = 32,512), 4
+// of 6 bits, since an int16 that wraps on the way still ends at the right value.
+template <class Math, int kBits = Math::kBits>
 struct IntSum {
-  static constexpr int kLinesInInt16 = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
-  static_assert(((1 << kBits) - 1) * 127 * 2 * kLinesInInt16 <= 32767, "int16 sums would saturate or wrap");
+  static constexpr int kLargest = Math::kZeroPoint ? Math::kZeroPoint : (1 << kBits) - 1;
+  static constexpr int kMostLines = 32767 / (kLargest * 127 * 2);
+  static constexpr int kLinesInInt16 = kMostLines >= 8 ? 8 : kMostLines >= 4 ? 4 : 2;
+  static_assert(!Math::kZeroPoint || kLinesInInt16 >= Math::kLines, "a start serves one sum in int16");
 
   __m256i lo, hi;
   I32 wide;
 
-  OCTAVO_MEMBER void begin(const int32_t*) {}
+  OCTAVO_MEMBER void begin(const SumStart* start) {
+    if (start) lo = hi = broadcast_four((const int8_t*)start).v;
+  }
   OCTAVO_MEMBER void add_line(Factor<kBits> w, FourActivations x, int j) {
     const __m256i product_lo = _mm256_maddubs_epi16(w.lo, x.v), product_hi = _mm256_maddubs_epi16(w.hi, x.v);
-    const bool first = j % kLinesInInt16 == 0;
-    lo = first ? product_lo : _mm256_add_epi16(lo, product_lo);
-    hi = first ? product_hi : _mm256_add_epi16(hi, product_hi);
+    const bool is_first = !Math::kZeroPoint && j % kLinesInInt16 == 0;
+    lo = is_first ? product_lo : _mm256_add_epi16(lo, product_lo);
+    hi = is_first ? product_hi : _mm256_add_epi16(hi, product_hi);
     keep_chain(lo);
     keep_chain(hi);
-    if (j % kLinesInInt16 == kLinesInInt16 - 1) wide = j < kLinesInInt16 ? widen(lo, hi) : add(wide, widen(lo, hi));
+    if (j % kLinesInInt16 == kLinesInInt16 - 1 || j == Math::kLines - 1) {
+      wide = j < kLinesInInt16 ? widen(lo, hi) : add(wide, widen(lo, hi));
+    }
   }
-  OCTAVO_MEMBER F32 total(const int32_t* start) const { return to_f32(start ? add(wide, set1_i32(*start)) : wide); }
+  OCTAVO_MEMBER F32 total() const { return to_f32(wide); }
 };
 
-template <>
-struct IntSum<8> {
+template <class Math>
+struct IntSum<Math, 8> {
   I32 wide;
 
-  OCTAVO_MEMBER void begin(const int32_t*) {}
+  OCTAVO_MEMBER void begin(const SumStart*) {}  // signed products: the zero point is gone already
   OCTAVO_MEMBER void add_line(Factor<8> w, FourActivations x, int j) {
     const I32 products = widen(_mm256_maddubs_epi16(w.abs_lo, _mm256_sign_epi8(x.v, w.lo)),
                                _mm256_maddubs_epi16(w.abs_hi, _mm256_sign_epi8(x.v, w.hi)));
@@ -113,7 +132,7 @@ struct IntSum<8> {
     keep_chain(wide.lo);
     keep_chain(wide.hi);
   }
-  OCTAVO_MEMBER F32 total(const int32_t*) const { return to_f32(wide); }  // signed products: the zero point is gone already
+  OCTAVO_MEMBER F32 total() const { return to_f32(wide); }
 };
 
 }  // namespace OCTAVO_NS

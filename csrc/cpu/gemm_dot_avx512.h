@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "act_block.h"
 #include "simd.h"
 
 namespace OCTAVO_NS {
@@ -23,6 +24,9 @@ OCTAVO_INLINE __m512i shift_left(__m512i a, int count) {  // negative: right. Sh
     case -1: return _mm512_srli_epi16(a, 1);
     case -2: return _mm512_srli_epi16(a, 2);
     case -3: return _mm512_srli_epi16(a, 3);
+    case -4: return _mm512_srli_epi16(a, 4);
+    case -6: return _mm512_srli_epi16(a, 6);
+    case 5: return _mm512_slli_epi16(a, 5);
     default: return a;
   }
 }
@@ -33,6 +37,11 @@ OCTAVO_INLINE Line or_shifted(Line q, Line bits, int count) {
   constexpr int kAOrBAndC = 0xf8;
   return {_mm512_ternarylogic_epi32(q.v, shift_left(bits.v, count), _mm512_set1_epi8(kMask), kAOrBAndC)};
 }
+
+OCTAVO_INLINE Line no_bits() { return {_mm512_setzero_si512()}; }
+
+// table[place] for every byte; `places` are below 16 and the table's line has it four times.
+OCTAVO_INLINE Line look_up(Line table, Line places) { return {_mm512_shuffle_epi8(table.v, places.v)}; }
 
 // The four k of a line as floats, 16 columns each.
 OCTAVO_INLINE void line_to_f32(Line a, F32 out[4]) {
@@ -47,7 +56,10 @@ template <int kBits>
 using Factor = Line;
 
 template <int kBits>
-OCTAVO_INLINE Factor<kBits> make_factor(Line a) { return a; }
+OCTAVO_INLINE Line to_kept(Line a) { return a; }
+
+template <int kBits>
+OCTAVO_INLINE Factor<kBits> kept_factor(Line a) { return a; }
 
 struct FourActivations { __m512i v; };
 OCTAVO_INLINE FourActivations broadcast_four(const int8_t* p) {
@@ -56,13 +68,13 @@ OCTAVO_INLINE FourActivations broadcast_four(const int8_t* p) {
   return {_mm512_set1_epi32(bits)};
 }
 
-template <int kBits>
+template <class Math>
 struct IntSum {
   __m512i v;
 
-  OCTAVO_MEMBER void begin(const int32_t* start) { v = start ? _mm512_set1_epi32(*start) : _mm512_setzero_si512(); }
-  OCTAVO_MEMBER void add_line(Factor<kBits> w, FourActivations x, int) { v = _mm512_dpbusd_epi32(v, w.v, x.v); }
-  OCTAVO_MEMBER F32 total(const int32_t*) const { return {_mm512_cvtepi32_ps(v)}; }
+  OCTAVO_MEMBER void begin(const SumStart* start) { v = start ? _mm512_set1_epi32(start->all) : _mm512_setzero_si512(); }
+  OCTAVO_MEMBER void add_line(Factor<Math::kBits> w, FourActivations x, int) { v = _mm512_dpbusd_epi32(v, w.v, x.v); }
+  OCTAVO_MEMBER F32 total() const { return {_mm512_cvtepi32_ps(v)}; }
 };
 
 }  // namespace OCTAVO_NS

@@ -80,7 +80,7 @@ OCTAVO_INLINE void dequantize_line(const Groups& groups, int j, F32 out[4]) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
     out[i] = mul(d, sub(out[i], set1((float)Math::kZeroPoint)));
-    if constexpr (Math::kHasMinimum) out[i] = add(out[i], groups.minimum(0));
+    if constexpr (Math::kHasMinimum) out[i] = add(out[i], groups.minimum(0, j / Math::kLines));
   }
 }
 

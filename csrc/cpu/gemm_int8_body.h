@@ -29,7 +29,7 @@ __attribute__((noinline)) void int8_tile(Groups groups, int64_t num_groups, cons
     groups.prefetch_ahead();
 #pragma GCC unroll 2
     for (int s = 0; s < Math::kNumScales; s++) {
-      IntSum<Math::kBits> sum[MR][NB];
+      IntSum<Math> sum[MR][NB];
 #pragma GCC unroll 16
       for (int r = 0; r < MR; r++) {
         for (int n = 0; n < NB; n++) sum[r][n].begin(Math::start(x[r * ldx], s));
@@ -38,7 +38,7 @@ __attribute__((noinline)) void int8_tile(Groups groups, int64_t num_groups, cons
       for (int j = 0; j < Math::kLines; j++) {
         Factor<Math::kBits> line[NB];
 #pragma GCC unroll 2
-        for (int n = 0; n < NB; n++) line[n] = make_factor<Math::kBits>(groups.line(n, s * Math::kLines + j));
+        for (int n = 0; n < NB; n++) line[n] = groups.factor(n, s * Math::kLines + j);
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++) {
           const FourActivations four = broadcast_four(x[r * ldx].q + 4 * (s * Math::kLines + j));
@@ -52,12 +52,12 @@ __attribute__((noinline)) void int8_tile(Groups groups, int64_t num_groups, cons
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++) {
           const ActBlock& block = x[r * ldx];
-          acc[r][n] = fma(mul(d, set1(block.scale)), sum[r][n].total(Math::start(block, s)), acc[r][n]);
+          acc[r][n] = fma(mul(d, set1(block.scale)), sum[r][n].total(), acc[r][n]);
         }
         if constexpr (Math::kHasMinimum) {
-          const F32 m = groups.minimum(n);
+          const F32 m = groups.minimum(n, s);
 #pragma GCC unroll 16
-          for (int r = 0; r < MR; r++) acc[r][n] = fma(m, set1(x[r * ldx].scale_sum), acc[r][n]);
+          for (int r = 0; r < MR; r++) acc[r][n] = fma(m, set1(Math::scale_sum(x[r * ldx], s)), acc[r][n]);
         }
       }
     }
@@ -148,10 +148,14 @@ template <WeightFormat F>
 void gemm_int8_format(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel,
                       int64_t panel_end, uint8_t* scratch) {
   using Packed = PackedGroups<F>;
-  if (rows > direct_limit(Layout<F>::kBits)) panel = int8_expanded<F>(w, x, ldx, rows, out, panel, panel_end, scratch);
+  if (rows > direct_limit(Layout<F>::kValueBits)) panel = int8_expanded<F>(w, x, ldx, rows, out, panel, panel_end, scratch);
+  constexpr int kMost = direct_rows(Layout<F>::kValueBits);
   for (; panel < panel_end; panel++) {
-    int8_panels<Packed, direct_rows(Layout<F>::kBits)>(w, panel, x, ldx, rows, out,
-                                                       [&] { return Packed(w.data + panel * w.panel_bytes); });
+    const uint8_t* data = w.data + panel * w.panel_bytes;
+    Lookahead lookahead(data + w.panel_bytes, w.panel_bytes);
+    const int64_t share = num_groups(w.K) * Packed::kAheadBytes;
+    int8_panels<Packed, kMost>(w, panel, x, ldx, rows, out,
+                               [&] { return Packed(data, rows > kMost ? lookahead.take(share) : nullptr); });
   }
 }
 

@@ -1,6 +1,7 @@
 // Re-tiles weights into panels without changing a value, and reads single rows back.
 #include <cstring>
 
+#include "cache_line.h"
 #include "float_panel.h"
 #include "gemm_codec.h"
 #include "pack_layout.h"
@@ -11,10 +12,20 @@ namespace OCTAVO_NS {
 
 namespace {
 
-// A group's lines of one column c: the low bits, then the fifth or the fifth and sixth.
+// A group's lines of one column c: the low bits, then those above them.
 template <int kBits>
 void write_column(const uint32_t* q, uint8_t* group, int c) {
   uint8_t* p = group + 4 * c;
+  if (kBits < 4) {
+    uint32_t pairs[2] = {0, 0}, third = 0;
+    for (int j = 0; j < 8; j++) {
+      pairs[j >> 2] |= (q[j] & kPairs) << (2 * (j & 3));
+      third |= ((q[j] >> 2) & kOnes) << j;
+    }
+    for (int h = 0; h < 2; h++) store_u32(p + kLineBytes * h, pairs[h]);
+    if (kBits == 3) store_u32(p + kLineBytes * 2, third);
+    return;
+  }
   if (kBits == 8) {
     for (int j = 0; j < 8; j++) store_u32(p + kLineBytes * j, q[j]);
     return;
@@ -33,6 +44,11 @@ template <int kBits>
 void read_column(const uint8_t* group, int c, uint32_t* q) {
   const uint8_t* p = group + 4 * c;
   for (int j = 0; j < 8; j++) {
+    if (kBits < 4) {
+      q[j] = (load_u32(p + kLineBytes * (j >> 2)) >> (2 * (j & 3))) & kPairs;
+      if (kBits == 3) q[j] |= ((load_u32(p + kLineBytes * 2) >> j) & kOnes) << 2;
+      continue;
+    }
     if (kBits == 8) {
       q[j] = load_u32(p + kLineBytes * j);
       continue;
@@ -46,6 +62,10 @@ void read_column(const uint8_t* group, int c, uint32_t* q) {
 template <WeightFormat F>
 void write_scales(const SourceGroup& s, uint8_t* group, uint8_t* header, int c) {
   using L = Layout<F>;
+  if (L::kInfo.table) {
+    memcpy(group + L::kScales + 4 * c, &s.table_d, 4);
+    return;
+  }
   uint8_t* halves = L::kInfo.sub_scales ? header : group + L::kScales;
   if (L::kInfo.sub_scales) {
     group[L::kScales + c] = s.scale[0];
@@ -61,6 +81,7 @@ void pack_quantized_panel(const uint8_t* const* rows, int columns, int64_t K, ui
   for (int64_t g = 0; g < num_groups(K); g++) {
     uint8_t* group = panel + group_offset<F>(g);
     uint8_t* header = panel + group_offset<F>(g - g % kGroupsPerSuper) - L::kHeaderBytes;
+    for (int i = 0; L::kInfo.table && i < kLineBytes; i++) header[i] = (uint8_t)(table_of<F>()[i % 16] + L::kInfo.zero_point);
     for (int c = 0; c < columns; c++) {
       const SourceGroup source = read_group<F>(rows[c], g);
       write_column<L::kBits>(source.q, group, c);
@@ -82,14 +103,17 @@ void dequantize_column(const uint8_t* panel, int c, int64_t K, float* out) {
   PackedGroups<F> groups(panel);
   for (int64_t first = 0; first < K; first += kGroup, groups.next(), out += kGroup) {
     uint32_t q[8];
-    read_column<Math::kBits>(groups.bytes(), c, q);
-    float d[2][kPanelColumns], m[kPanelColumns];
-    for (int s = 0; s < Math::kNumScales; s++) store(d[s], groups.scale(0, s));
-    if (Math::kHasMinimum) store(m, groups.minimum(0));
+    read_column<Layout<F>::kBits>(groups.bytes(), c, q);
+    float d[2][kPanelColumns], m[2][kPanelColumns];
+    for (int s = 0; s < Math::kNumScales; s++) {
+      store(d[s], groups.scale(0, s));
+      if (Math::kHasMinimum) store(m[s], groups.minimum(0, s));
+    }
     for (int k = 0; k < kGroup && first + k < K; k++) {
-      const int value = (int)((q[k / 4] >> (8 * (k % 4))) & 255u) - Math::kZeroPoint;
-      const float scaled = d[k / 4 / Math::kLines][c] * (float)value;
-      out[k] = Math::kHasMinimum ? scaled + m[c] : scaled;
+      const int value = groups.value_of((int)((q[k / 4] >> (8 * (k % 4))) & 255u)) - Math::kZeroPoint;
+      const int s = k / 4 / Math::kLines;
+      const float scaled = d[s][c] * (float)value;
+      out[k] = Math::kHasMinimum ? scaled + m[s][c] : scaled;
     }
   }
 }
@@ -116,12 +140,12 @@ int64_t panel_bytes(WeightFormat format, int64_t K) {
   int64_t bytes = kPanelColumns * K * format_info(format).block_bytes;
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: bytes = packed_groups_bytes<WeightFormat::F>(num_groups(K)); break;
-  switch (format) {
+  switch (packed_as(format)) {
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
     default: break;
   }
 #undef OCTAVO_CASE
-  return (bytes + 63) / 64 * 64;
+  return whole_lines(bytes);
 }
 
 void pack_panels(WeightFormat format, const uint8_t* const* rows, int64_t N, int64_t K, uint8_t* data, int64_t panel_begin,
@@ -137,6 +161,7 @@ void pack_panels(WeightFormat format, const uint8_t* const* rows, int64_t N, int
     switch (format) {
       OCTAVO_FLOAT_CASES(OCTAVO_CASE)
       OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+      OCTAVO_OTHER_SOURCE_CASES(OCTAVO_CASE)
     }
 #undef OCTAVO_CASE
   }
@@ -152,6 +177,7 @@ void dequantize_row(const PackedMatrix& w, int64_t n, float* out) {
   switch (w.format) {
     OCTAVO_FLOAT_CASES(OCTAVO_FLOAT_CASE)
     OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+    default: return;
   }
 #undef OCTAVO_FLOAT_CASE
 #undef OCTAVO_CASE

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cache_line.h"
 #include "simd.h"
 
 namespace OCTAVO_NS {
@@ -108,7 +109,7 @@ int64_t lay_out_row_scratch(RowScratch* scratch, int64_t V, uint8_t* base) {
   uintptr_t next = (uintptr_t)base;
   const auto take = [&](int64_t bytes) {
     void* p = (void*)next;
-    next += (uintptr_t)((bytes + 63) / 64 * 64);
+    next += (uintptr_t)whole_lines(bytes);
     return p;
   };
   scratch->row = (float*)take(V * 4);

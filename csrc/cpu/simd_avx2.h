@@ -119,9 +119,15 @@ OCTAVO_INLINE void store_bf16(uint16_t* p, F32 a) {  // round to nearest even
   const __m256i pairs = _mm256_packus_epi32(bf16_bits(a.lo), bf16_bits(a.hi));  // packs within 128-bit halves
   _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(pairs, _MM_SHUFFLE(3, 1, 2, 0)));
 }
-OCTAVO_INLINE F32 load_u8(const uint8_t* p) {
-  const __m128i b = _mm_loadu_si128((const __m128i*)p);
+OCTAVO_INLINE F32 u8_to_f32(__m128i b) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))};
+}
+OCTAVO_INLINE F32 load_u8(const uint8_t* p) { return u8_to_f32(_mm_loadu_si128((const __m128i*)p)); }
+OCTAVO_INLINE F32 load_low_nibbles(const uint8_t* p) {
+  return u8_to_f32(_mm_and_si128(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8(15)));
+}
+OCTAVO_INLINE F32 load_high_nibbles(const uint8_t* p) {
+  return u8_to_f32(_mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i*)p), 4), _mm_set1_epi8(15)));
 }
 OCTAVO_INLINE F32 load_i8(const int8_t* p) {
   const __m256i lo = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));

@@ -71,6 +71,14 @@ OCTAVO_INLINE void store_bf16(uint16_t* p, F32 a) {  // round to nearest even; N
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
 }
 OCTAVO_INLINE F32 load_u8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+OCTAVO_INLINE F32 load_low_nibbles(const uint8_t* p) {
+  const __m128i b = _mm_and_si128(_mm_loadu_si128((const __m128i*)p), _mm_set1_epi8(15));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b))};
+}
+OCTAVO_INLINE F32 load_high_nibbles(const uint8_t* p) {
+  const __m128i b = _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i*)p), 4), _mm_set1_epi8(15));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(b))};
+}
 OCTAVO_INLINE F32 load_i8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 
 OCTAVO_INLINE void store_i8(int8_t* p, F32 a) {  // values are integers -128 .. 127

@@ -159,6 +159,16 @@ OCTAVO_INLINE F32 load_u8(const uint8_t* p) {
   for (int i = 0; i < 16; i++) a.v[i] = (float)p[i];
   return a;
 }
+OCTAVO_INLINE F32 load_low_nibbles(const uint8_t* p) {
+  F32 a;
+  for (int i = 0; i < 16; i++) a.v[i] = (float)(p[i] & 15);
+  return a;
+}
+OCTAVO_INLINE F32 load_high_nibbles(const uint8_t* p) {
+  F32 a;
+  for (int i = 0; i < 16; i++) a.v[i] = (float)(p[i] >> 4);
+  return a;
+}
 OCTAVO_INLINE F32 load_i8(const int8_t* p) {
   F32 a;
   for (int i = 0; i < 16; i++) a.v[i] = (float)p[i];

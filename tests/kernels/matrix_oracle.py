@@ -43,7 +43,15 @@ SMALL_FORMATS = [
     Format("Q5_1", 6, 32, 24),
     Format("Q8_0", 7, 32, 34),
 ]
-K_FORMATS = [Format("Q4_K", 8, 256, 144), Format("Q5_K", 9, 256, 176), Format("Q6_K", 10, 256, 210)]
+SMALL_FORMATS += [Format("IQ4_NL", 13, 32, 18), Format("MXFP4", 15, 32, 17), Format("Q4_Z", 16, 32, 20)]
+K_FORMATS = [
+    Format("Q4_K", 8, 256, 144),
+    Format("Q5_K", 9, 256, 176),
+    Format("Q6_K", 10, 256, 210),
+    Format("Q2_K", 11, 256, 84),
+    Format("Q3_K", 12, 256, 110),
+    Format("IQ4_XS", 14, 256, 136),
+]
 QUANTIZED_FORMATS = SMALL_FORMATS + K_FORMATS
 FORMATS = FLOAT_FORMATS + QUANTIZED_FORMATS
 
@@ -56,6 +64,12 @@ HALF_FIELDS = {
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "Q2_K": [80, 82],
+    "Q3_K": [108],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
+    "MXFP4": [],
+    "Q4_Z": [0, 2],
 }
 """Where a block has its float16 numbers: d, then m."""
 
@@ -74,12 +88,27 @@ def make_file_rows(fmt: Format, rows: int, columns: int) -> Bytes:
     for at in HALF_FIELDS[fmt.name]:
         numbers = rng.uniform(1e-5, 0.1, blocks.shape[:2]) * rng.choice([-1, 1], blocks.shape[:2])
         blocks[:, :, at : at + 2] = numbers.astype("<f2")[..., None].view(np.uint8)
+    if fmt.name == "MXFP4":
+        blocks[:, :, 0] = rng.integers(110, 130, blocks.shape[:2])
+    if fmt.name == "Q4_Z":
+        blocks[:, :, 2:4] = -rng.integers(0, 17, blocks.shape[:2]).astype("<f2")[..., None].view(np.uint8)
     return blocks.reshape(rows, -1)
 
 
 def dequantize(fmt: Format, rows: Bytes) -> Floats:
     """Return the float32 values of file rows."""
+    if fmt.name == "Q4_Z":
+        return _with_zero_points(rows)
     return np.asarray(gguf.quants.dequantize(rows, fmt.type), dtype=np.float32)
+
+
+def _with_zero_points(rows: Bytes) -> Floats:
+    """Return d * (q - zero_point), which float32 holds exactly; a zero has the sign of d * q - d * zero_point."""
+    blocks = rows.reshape(len(rows), -1, 20)
+    q = np.concatenate([blocks[:, :, 4:] & 15, blocks[:, :, 4:] >> 4], axis=2).astype(np.float32)
+    d, negated = _halves(blocks, 0)[:, :, None], _halves(blocks, 2)[:, :, None]
+    values = d * (q + negated)
+    return np.asarray(np.where(values == 0, d * q + d * negated, values).reshape(len(rows), -1), np.float32)
 
 
 def fused_multiply_add(a: Floats, b: Floats, c: Floats) -> Floats:
@@ -116,7 +145,7 @@ def quantize(x: Floats) -> Activations:
     groups = x.reshape(len(x), -1, GROUP)
     scale = np.abs(groups).max(axis=2) / np.float32(127)
     safe = np.where(scale == 0, np.float32(1), scale)
-    q = np.rint(groups / safe[:, :, None]).astype(np.int64)
+    q = np.rint(groups * (np.float32(1) / safe)[:, :, None]).astype(np.int64)
     return Activations(q.reshape(x.shape), scale, scale * q.sum(axis=2).astype(np.float32))
 
 
@@ -127,7 +156,7 @@ class Weights:
     q: Ints  # [N, K]
     span: int
     scale: Floats  # [N, K / span]
-    minimum: Floats | None  # [N, K / 32]
+    minimum: Floats | None  # [N, K / span]
 
 
 def _halves(blocks: Bytes, at: int) -> Floats:
@@ -139,8 +168,10 @@ def take_apart(fmt: Format, rows: int, columns: int) -> Weights:
     """Return quants, scales and minimums of make_file_rows' rows; quants are recovered from gguf-py's values."""
     file_rows = make_file_rows(fmt, rows, columns)
     blocks = file_rows.reshape(rows, -1, fmt.block_bytes)
+    if fmt.name == "MXFP4":
+        return _take_float4_apart(blocks)
     scale = _halves(blocks, HALF_FIELDS[fmt.name][0])
-    minimum = _halves(blocks, 2) if len(HALF_FIELDS[fmt.name]) == 2 else None
+    minimum = _halves(blocks, HALF_FIELDS[fmt.name][1]) if len(HALF_FIELDS[fmt.name]) == 2 else None
     span = GROUP
     if fmt.name in ("Q4_K", "Q5_K"):
         assert minimum is not None
@@ -150,10 +181,37 @@ def take_apart(fmt: Format, rows: int, columns: int) -> Weights:
     if fmt.name == "Q6_K":
         span = 16
         scale = (scale[:, :, None] * blocks[:, :, 192:208].view(np.int8).astype(np.float32)).reshape(rows, -1)
+    if fmt.name == "Q2_K":
+        assert minimum is not None
+        span, packed = 16, blocks[:, :, :16]
+        scale = (scale[:, :, None] * (packed & 15).astype(np.float32)).reshape(rows, -1)
+        minimum = -(minimum[:, :, None] * (packed >> 4).astype(np.float32)).reshape(rows, -1)
+    if fmt.name == "Q3_K":
+        span = 16
+        low = np.concatenate([blocks[:, :, 96:104] & 15, blocks[:, :, 96:104] >> 4], axis=2)
+        high = np.concatenate([(blocks[:, :, 104:108] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=2)
+        sub_scale = (low + 16 * high).astype(np.int64) - 32
+        scale = (scale[:, :, None] * sub_scale.astype(np.float32)).reshape(rows, -1)
+    if fmt.name == "IQ4_XS":
+        low = np.stack([blocks[:, :, 4:8] & 15, blocks[:, :, 4:8] >> 4], axis=3).reshape(rows, -1, 8)
+        high = np.stack([(blocks[:, :, 2 + i // 4] >> (2 * (i % 4))) & 3 for i in range(8)], axis=2)
+        sub_scale = (low + 16 * high).astype(np.int64) - 32
+        scale = (scale[:, :, None] * sub_scale.astype(np.float32)).reshape(rows, -1)
+    if fmt.name == "Q4_Z":
+        assert minimum is not None
+        minimum = minimum * scale
     values = dequantize(fmt, file_rows).astype(np.float64).reshape(rows, -1, span)
     offset = 0.0 if minimum is None else minimum.astype(np.float64)[:, :, None]
     safe = np.where(scale == 0, np.inf, scale.astype(np.float64))[:, :, None]
     return Weights(np.rint((values - offset) / safe).astype(np.int64).reshape(rows, columns), span, scale, minimum)
+
+
+def _take_float4_apart(blocks: Bytes) -> Weights:
+    """Take MXFP4 apart: twice the values of a four-bit float, under half their scale."""
+    scale = np.ldexp(np.float32(0.5), blocks[:, :, 0].astype(np.int32) - 127).astype(np.float32)
+    values = np.asarray(gguf.quants.dequantize(blocks.reshape(len(blocks), -1), gguf.GGMLQuantizationType.MXFP4))
+    q = np.rint(values.reshape(len(blocks), -1, GROUP) / scale[:, :, None]).astype(np.int64)
+    return Weights(q.reshape(len(blocks), -1), GROUP, scale, None)
 
 
 @cache
@@ -166,8 +224,9 @@ def int8_sums(fmt: Format, num_rows: int, rows: int, columns: int, fused: bool) 
         for at in range(start, start + GROUP, w.span):
             dot = (x.q[:, at : at + w.span] @ w.q[:, at : at + w.span].T).astype(np.float32)
             sums = multiply_add(w.scale[None, :, at // w.span] * x_scale, dot, sums, fused)
-        if w.minimum is not None:
-            sums = multiply_add(w.minimum[None, :, start // GROUP], x.scale_sum[:, start // GROUP, None], sums, fused)
+            if w.minimum is not None:
+                x_sum = x_scale * x.q[:, at : at + w.span].sum(axis=1, keepdims=True).astype(np.float32)
+                sums = multiply_add(w.minimum[None, :, at // w.span], x_sum, sums, fused)
     return sums
 
 

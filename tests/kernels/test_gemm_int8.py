@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matrix_oracle import (
+    HALF_FIELDS,
     K_FORMATS,
     MOST_ROWS,
     QUANTIZED_FORMATS,
@@ -17,6 +18,7 @@ from matrix_oracle import (
     Floats,
     Format,
     assert_same_bits,
+    dequantize,
     int8_sums,
     make_activations,
     make_bias,
@@ -41,6 +43,26 @@ def test_every_number_of_rows_equals_the_oracle(kernels: ModuleType, fmt: Format
     expected = int8_sums(fmt, MOST_ROWS, N, K, kernels.fused_multiply_add)
     for rows in ROW_COUNTS:
         assert_same_bits(multiply(kernels, matrix, x[:rows]), expected[:rows])
+
+
+@pytest.mark.parametrize("fill", [0x00, 0x7F, 0x80, 0xFF], ids=hex)
+@pytest.mark.parametrize("fmt", QUANTIZED_FORMATS, ids=shape_id)
+def test_the_largest_sums_do_not_overflow(kernels: ModuleType, fmt: Format, fill: int) -> None:
+    N, K = 16, 256
+    blocks = np.full((N, K // fmt.block_values, fmt.block_bytes), fill, dtype=np.uint8)
+    if fmt.name == "Q6_K":
+        blocks[:, :, 192:208] = 1  # scales
+    if fmt.name == "MXFP4":
+        blocks[:, :, 0] = 127  # the exponent of 1
+    for at in HALF_FIELDS[fmt.name]:
+        blocks[:, :, at : at + 2] = np.array([0.5], dtype="<f2").view(np.uint8)
+    rows = blocks.reshape(N, -1)
+    matrix = kernels.PackedMatrix.pack(fmt.number, [rows], N, K)
+    signs = np.where(np.arange(K) // 2 % 2, 1, -1) * np.array([[1], [-1]])
+    x = 127 * np.concatenate([np.ones((1, K)), -np.ones((1, K)), signs, -np.ones((30, K))]).astype(np.float32)
+    expected = x.astype(np.float64) @ dequantize(fmt, rows).T.astype(np.float64)
+    for count in (1, 4, len(x)):
+        np.testing.assert_allclose(multiply(kernels, matrix, x[:count]), expected[:count], rtol=1e-6, atol=1e-3)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 33])

@@ -14,11 +14,11 @@ BLOCK = np.dtype(
         ("q", "i1", 32),
         ("scale", "<f4"),
         ("scale_sum", "<f4"),
-        ("start_zp8", "<i4"),
-        ("start_zp16", "<i4"),
-        ("start_zp128", "<i4"),
-        ("start_zp32", "<i4", 2),
-        ("unused", "<i4"),
+        ("start_zp8", "<u4"),
+        ("start_zp16", "<u4"),
+        ("start_zp128", "<u4"),
+        ("start_zp32", "<u4", 2),
+        ("unused", "<u4"),
     ]
 )
 
@@ -31,13 +31,28 @@ def quantized(kernels: ModuleType, x: Floats) -> npt.NDArray[np.void]:
 def test_blocks_equal_the_oracle(kernels: ModuleType) -> None:
     x = make_activations(67, 576)
     blocks, expected = quantized(kernels, x), quantize(x)
-    q = expected.q.reshape(67, -1, GROUP)
-    np.testing.assert_array_equal(blocks["q"], q)
+    np.testing.assert_array_equal(blocks["q"], expected.q.reshape(67, -1, GROUP))
     assert_same_bits(blocks["scale"], expected.scale)
     assert_same_bits(blocks["scale_sum"], expected.scale_sum)
-    for name, zero_point in [("start_zp8", 8), ("start_zp16", 16), ("start_zp128", 128)]:
-        np.testing.assert_array_equal(blocks[name], -zero_point * q.sum(axis=2))
-    np.testing.assert_array_equal(blocks["start_zp32"], -32 * q.reshape(67, -1, 2, 16).sum(axis=3))
+
+
+def starts(kernels: ModuleType, field: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """The parts of each start: one sum, or on AVX2 two, over the first and the last two of every four k."""
+    is_split = kernels.isa == "avx2"
+    return np.ascontiguousarray(field)[..., None].view("<i2" if is_split else "<i4").astype(np.int64)
+
+
+def test_sums_start_at_what_a_zero_point_adds(kernels: ModuleType) -> None:
+    x = make_activations(67, 576)
+    x[0] = 1.0  # the largest sums
+    blocks = quantized(kernels, x)
+    parts = starts(kernels, blocks["start_zp16"]).shape[-1]
+    pairs = blocks["q"].astype(np.int64).reshape(67, -1, 2, 4, parts, 4 // parts).sum(axis=(3, 5))  # per half and part
+    for name, zero_point in [("start_zp8", 8), ("start_zp16", 16)]:
+        np.testing.assert_array_equal(starts(kernels, blocks[name]), -zero_point * pairs.sum(axis=2))
+    np.testing.assert_array_equal(starts(kernels, blocks["start_zp32"]), -32 * pairs)
+    if parts == 1:
+        np.testing.assert_array_equal(starts(kernels, blocks["start_zp128"]), -128 * pairs.sum(axis=2))
 
 
 @pytest.mark.parametrize("K", [1, 15, 16, 17, 31, 33, 600])

@@ -8,7 +8,7 @@ from octavo.cache_spec import AttentionGroupSpec, CacheDtype, StateGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.cost import OpCost, StepShape, program_costs
 from octavo.program.moe_ops import Routing
-from octavo.program.ops import CacheRef, Weight, WeightPart
+from octavo.program.ops import CacheRef, RopeTable, Weight, WeightPart
 
 E, V = 8, 100
 WEIGHT_BYTES = {"embed": V * 4, "norm": 32, "qkv": 96, "o": 40}
@@ -43,6 +43,26 @@ def test_head_computes_logit_rows_only() -> None:
     cost = make_costs(StepShape([3, 1], [3, 20], 2))["head"]
     assert cost.flops == 2 * 2 * V * E
     assert cost.bytes == WEIGHT_BYTES["embed"] + 4 * 2 * (E + V)
+
+
+def test_small_ops_count_each_sum_and_product() -> None:
+    """Rows of 8 values, two heads of 4 of which 2 dims turn; three rows."""
+    b = ProgramBuilder([AttentionGroupSpec("full", 1, 1, 4, "float16", 16, None)], max_model_len=64)
+    x = b.embedding(make_weight("embed", V, E), scale=2.0)
+    x, _ = b.rope(x, b.scale(x, 2.0), RopeTable("rope", (1.0,), 1.0, 64), head_dim=4)
+    logits = b.linear(b.gather_rows(b.swiglu(x)), make_weight("head", V, 4))
+    program = b.finish(logits)
+    costs = program_costs(program, StepShape([3], [3], 1), {"embed": 1, "head": 1})
+    flops = {cost.op.kind: cost.flops for cost in costs}
+    assert flops["embedding"] == 3 * 8
+    assert flops["scale"] == 3 * 8
+    assert flops["rope"] == 2 * 3 * 2 * 6
+    assert flops["gated_mul"] == 3 * 4 * 5
+    assert flops["gather_rows"] == 0
+
+
+def test_a_norm_squares_adds_scales_and_weighs() -> None:
+    assert make_costs(StepShape([3], [3], 1))["rms_norm"].flops == 4 * 3 * E
 
 
 def test_embedding_reads_the_rows_it_needs() -> None:

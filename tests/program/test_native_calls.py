@@ -328,3 +328,21 @@ def test_an_operand_outside_the_arena_is_refused(best_module: ModuleType, place:
     native.scale(x=(0, 64), factor=2.0, width=64, y=(3072, 64))
     with pytest.raises(ValueError, match="of an operand must be"):
         native.scale(x=place, factor=2.0, width=64, y=(0, 64))
+
+
+def test_stages_are_timed_from_when_that_is_asked_for(native: NativeProgram) -> None:
+    batch, rows = make_batch(PROGRAM, [(0, 5), (0, 3)]), make_sample_batch(PROGRAM, [4, 7])
+    native.run(batch)
+    assert native.stage_seconds() == []
+    native.time_stages(True)
+    whole = native.run(batch) + native.sample(rows).native_seconds
+    stages = native.stage_seconds()
+    native.time_stages(False)
+    assert len(stages) == len(native.stage_ops) + 1
+    assert all(seconds > 0.0 for seconds in stages)
+    assert sum(stages) <= whole
+
+
+def test_every_op_is_computed_by_some_stage(native: NativeProgram) -> None:
+    computed = {index for ops in native.stage_ops for index in ops}
+    assert computed == set(range(len(PROGRAM.body) + len(PROGRAM.head)))

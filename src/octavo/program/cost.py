@@ -1,5 +1,6 @@
 """What each op of a step must do at least: arithmetic, and bytes moved to and from memory. From the Program alone.
 
+Sums and products are counted, and attention's as is usual: its two products without the softmax between them.
 Bytes assume that a weight, an activation row and a cached token are read once per op. Measured times over these
 numbers say how far an op is from the machine's limit.
 """
@@ -12,17 +13,31 @@ from dataclasses import dataclass
 from octavo.cache_spec import OPEN_CHUNK
 from octavo.program.moe_ops import Moe, Route
 from octavo.program.ops import (
+    Add,
     CausalConv1d,
     Embedding,
+    Gate,
     GatedDeltaRule,
+    GatedMul,
+    GatherRows,
     KvWrite,
     Linear,
+    Mul,
+    MulByGate,
     Op,
     PagedAttention,
     Program,
+    RmsNorm,
+    Rope,
+    Scale,
+    Softcap,
 )
 
 _FLOAT_BYTES = 4
+_PAIR_FLOPS = 6
+"""To rotate two numbers: four products, two sums."""
+_GATE_FLOPS: Mapping[Gate, int] = {"sigmoid": 3, "silu": 4, "gelu_tanh": 8}
+"""For one number; an exponential or a hyperbolic tangent counts as one operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,11 @@ def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[s
     match op:
         case Embedding():
             (table,) = op.weights
-            return OpCost(op, rows * table.shape[1], moved + rows * weight_bytes[table.name] // table.shape[0])
+            return OpCost(
+                op,
+                0 if op.scale == 1.0 else rows * table.shape[1],
+                moved + rows * weight_bytes[table.name] // table.shape[0],
+            )
         case KvWrite():
             group = program.attention_group(op.cache)
             return OpCost(op, 0, moved + rows * 2 * group.num_kv_heads * group.vector_bytes)
@@ -84,9 +103,28 @@ def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[s
             flops = 2 * rows * op.weights[0].shape[0] * op.weights[0].shape[1]
         case Moe():
             return _moe_cost(op, rows, moved, weight_bytes)
+        case Rope():
+            flops = rows * sum(value.width // op.head_dim for value in op.inputs) * op.table.half * _PAIR_FLOPS
         case _:
-            flops = rows * sum(value.width for value in op.outputs)
+            flops = rows * op.outputs[0].width * _flops_per_value(op)
     return OpCost(op, flops, moved + sum(weight_bytes[weight.name] for weight in op.weights))
+
+
+def _flops_per_value(op: Op) -> int:
+    """Count what an op whose values are independent does for each one that it makes."""
+    match op:
+        case RmsNorm():
+            return 4  # square, add up, scale, weight
+        case GatedMul() | MulByGate():
+            return _GATE_FLOPS[op.gate] + 1
+        case Softcap():
+            return 3
+        case Add() | Mul() | Scale():
+            return 1
+        case GatherRows():
+            return 0
+        case _:
+            raise NotImplementedError(f"the cost model has no {op.kind}")
 
 
 def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, moved: int) -> OpCost:

@@ -80,6 +80,21 @@ class ForwardBatch:
 
 
 @dataclass(slots=True)
+class AllowedTokens:
+    """Which tokens the grammars of a step's logit rows allow.
+
+    Shapes: A of the rows have a grammar.
+    """
+
+    rows: Int32Array
+    """[A]"""
+    bits: npt.NDArray[np.uint32]
+    """[A, ceil(V / 32)] one bit per token, the lowest first."""
+    failures: dict[int, str]
+    """Rows whose grammar allows nothing, with the reason."""
+
+
+@dataclass(slots=True)
 class SampleBatch:
     """Logit rows, and how the token of each is chosen.
 

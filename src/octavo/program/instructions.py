@@ -83,4 +83,6 @@ class LoweredProgram:
     body: list[Instruction] = field(default_factory=list)
     head: list[Instruction] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
+    stage_ops: list[tuple[int, ...]] = field(default_factory=list)
+    """Per stage, body first, the ops that it computes, by index over body and head; an op may have several stages."""
     logits: Operand = Operand(-1)

@@ -95,10 +95,20 @@ class _Lowering:
             match ops[index - first : index - first + 2]:
                 case (Linear() as op, GatedMul() as gate) if (parts := self._gated_parts(index, op, gate)) is not None:
                     self._gated_linear(op, gate, parts)
+                    self._note_stages((index, index + 1))
                     index += 2
                 case (op, *_):
                     self._lower(index, op)
+                    self._note_stages((index,))
                     index += 1
+
+    def _note_stages(self, ops: tuple[int, ...]) -> None:
+        """Count the stages begun for these ops as theirs; if there are none, the present one, of independent rows."""
+        noted = self._lowered.stage_ops
+        new = self._stage + 1 - len(noted)
+        noted.extend([ops] * new)
+        if not new:
+            noted[-1] += ops
 
     def _lower(self, index: int, op: Op) -> None:
         match op:

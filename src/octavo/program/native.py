@@ -56,6 +56,8 @@ class NativeProgram:
         module = kernels() if isa_module is None else isa_module
         lowered = lower(program, weights, activation_quantization=activation_quantization)
         plan = _plan(lowered, max_num_tokens, module.HEAD_SLICE)
+        self.stage_ops = lowered.stage_ops
+        """Per stage, the ops that it computes, by index over body and head."""
         self._vocab_size = program.vocab_size
         self._logprobs_mode = logprobs_mode
         self._process = os.getpid()
@@ -119,6 +121,15 @@ class NativeProgram:
         out = np.zeros((len(rows), self._vocab_size), np.float32)
         _completed(self._usable().logits(rows, out, _is_main_thread()))
         return out
+
+    def time_stages(self, on: bool) -> None:
+        """From the next call on, note how long each stage takes, or no more."""
+        self._usable().time_stages(on)
+
+    def stage_seconds(self) -> list[float]:
+        """Return what each stage took in the last `run` and the last `sample`, and, last, the choice of tokens."""
+        seconds: list[float] = self._usable().stage_seconds()
+        return seconds
 
     def cancel(self) -> None:
         """Make the running call raise `StepCancelledError` soon; without one, do nothing. Safe in a signal handler."""

@@ -308,6 +308,6 @@ def quantize_activations(x: Floats) -> Floats:
     """Round each group of 32 values of a row to int8 steps of max|x| / 127, ties to even; return the rounded values."""
     groups = x.reshape(len(x), -1, ACTIVATION_GROUP)
     scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
-    steps = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0))
-    rounded: Floats = steps * scale
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    rounded: Floats = np.rint(groups * inverse) * scale
     return rounded.reshape(x.shape)
