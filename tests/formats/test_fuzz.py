@@ -15,7 +15,7 @@ from model_files import byte_level_metadata, make_gguf, make_safetensors, senten
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf import open_gguf
 from octavo.formats.gguf_quants import dequantize
-from octavo.formats.gguf_types import GgufType
+from octavo.formats.gguf_types import SUPPORTED_TYPES, GgufType
 from octavo.formats.safetensors import open_safetensors
 from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -26,6 +26,18 @@ TENSORS = {
 PLAIN_GGUF = make_gguf({"s": "text", "n": 3, "l": ["a", "b"], "a": np.arange(3, dtype=np.int32)}, TENSORS)
 BYTE_LEVEL_GGUF = make_gguf(byte_level_metadata())
 SENTENCEPIECE_GGUF = make_gguf(sentencepiece_metadata())
+GEMMA4_GGUF = make_gguf(
+    sentencepiece_metadata(model="gemma4", scores=None, merges=["▁ h", "e l", "▁h el", "l o", "▁hel lo", "o r"])
+)
+KINDS_GGUF = make_gguf(
+    {},
+    {
+        kind.name: (type_id, [kind.block_elements], bytes(range(1, 1 + kind.block_bytes)))
+        for type_id, kind in SUPPORTED_TYPES.items()
+    },
+)
+SPLIT_GGUF = make_gguf({"split.no": 0, "split.count": 2, "split.tensors.count": 3}, TENSORS)
+OTHER_PART = make_gguf({"split.no": 1, "split.count": 2}, {"g": (GgufType.F32.type_id, [4], bytes(16))})
 SAFETENSORS = make_safetensors(
     {
         "__metadata__": {"format": "pt"},
@@ -58,6 +70,19 @@ def read_gguf(path: Path) -> None:
             assert dequantize(tensor).shape == tensor.shape
 
 
+def read_split(path: Path) -> None:
+    """Read a file as the first and as the last part of a model whose other part is sound."""
+    parts = [path.with_name(f"m-0000{number}-of-00002.gguf") for number in (1, 2)]
+    for part, other, sound in [(*parts, OTHER_PART), (*reversed(parts), SPLIT_GGUF)]:
+        other.write_bytes(sound)
+        part.write_bytes(path.read_bytes())
+        with contextlib.suppress(ModelLoadError):
+            read_gguf(part)
+    parts[0].write_bytes(path.read_bytes())
+    parts[1].write_bytes(OTHER_PART)
+    read_gguf(parts[1])
+
+
 def read_tokenizer(path: Path) -> None:
     tokenizer = Tokenizer.from_gguf(open_gguf(path))
     tokenizer.decode(tokenizer.encode("hello <tag> world"))
@@ -74,6 +99,9 @@ def read_safetensors(path: Path) -> None:
         pytest.param(PLAIN_GGUF, read_gguf, 400, id="gguf"),
         pytest.param(BYTE_LEVEL_GGUF, read_tokenizer, 150, id="byte-level-tokenizer"),
         pytest.param(SENTENCEPIECE_GGUF, read_tokenizer, 150, id="sentencepiece-tokenizer"),
+        pytest.param(GEMMA4_GGUF, read_tokenizer, 150, id="gemma4-tokenizer"),
+        pytest.param(KINDS_GGUF, read_gguf, 300, id="all-types"),
+        pytest.param(SPLIT_GGUF, read_split, 200, id="split-gguf"),
         pytest.param(SAFETENSORS, read_safetensors, 400, id="safetensors"),
     ],
 )

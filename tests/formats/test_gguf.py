@@ -150,7 +150,6 @@ def test_numeric_arrays_at_odd_offsets_are_read(tmp_path: Path) -> None:
         pytest.param(
             with_keys(pack_string("general.alignment") + pack_value("32")), "general.alignment", id="alignment-string"
         ),
-        pytest.param(with_keys(pack_string("split.count") + pack_value(3)), "split.count", id="split-file"),
     ],
 )
 def test_malformed_header_or_metadata_is_named(tmp_path: Path, data: bytes, field: str) -> None:

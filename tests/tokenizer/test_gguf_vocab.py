@@ -141,7 +141,11 @@ def test_chat_templates_are_found_by_name(tmp_path: Path) -> None:
     ("metadata", "field"),
     [
         pytest.param(byte_level_metadata(model=None), "tokenizer.ggml.model", id="no-model"),
-        pytest.param(byte_level_metadata(model="bert"), "'bert' is not supported", id="other-model"),
+        pytest.param(
+            byte_level_metadata(model="bert"),
+            "'bert' (WordPiece, which encoders use) is not supported",
+            id="other-model",
+        ),
         pytest.param(byte_level_metadata(pre="martian"), "'martian' is unknown", id="unknown-pre"),
         pytest.param(byte_level_metadata(tokens=None), "tokenizer.ggml.tokens", id="no-tokens"),
         pytest.param(byte_level_metadata(tokens=[]), "tokenizer.ggml", id="empty-tokens"),

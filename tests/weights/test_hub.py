@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -35,6 +36,9 @@ def make_cached_repository(cache: Path, repo: str, *names: str) -> Path:
     [
         pytest.param(["m.gguf"], "gguf", "m.gguf", id="one-gguf"),
         pytest.param(["model.safetensors", "config.json"], "safetensors", ".", id="one-safetensors"),
+        pytest.param(
+            ["m-00002-of-00002.gguf", "m-00001-of-00002.gguf"], "gguf", "m-00001-of-00002.gguf", id="split-gguf"
+        ),
         pytest.param(["model.safetensors.index.json"], "safetensors", ".", id="index-only"),
         pytest.param(["model.safetensors", "m.gguf"], "safetensors", ".", id="both"),
     ],
@@ -47,7 +51,7 @@ def test_a_directory_is_what_its_files_are(tmp_path: Path, names: list[str], kin
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        pytest.param(["a.gguf", "b.gguf"], r"2 GGUF files \(a.gguf, b.gguf\)", id="two-ggufs"),
+        pytest.param(["a.gguf", "b.gguf"], r"2 GGUF models \(a.gguf, b.gguf\)", id="two-ggufs"),
         pytest.param(["pytorch_model.bin"], "pickle", id="pickle"),
         pytest.param(["readme.md"], "neither", id="no-weights"),
     ],
@@ -130,6 +134,38 @@ def test_a_repository_with_a_single_gguf_needs_no_file_name(tmp_path: Path, monk
     snapshot = make_cached_repository(tmp_path, "org/name", "only.gguf")
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["only.gguf"])
     assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / "only.gguf"
+
+
+PARTS = ["q4/m-00001-of-00002.gguf", "q4/m-00002-of-00002.gguf"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_naming_one_part_of_a_split_model_downloads_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", *PARTS)
+    downloaded: list[str] = []
+    download = huggingface_hub.hf_hub_download
+
+    def watched(repo: str, file: str, **options: Any) -> Any:
+        downloaded.append(file)
+        return download(repo, file, **options)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", watched)
+    assert resolve_model_files(f"org/name:{part}", download_dir=tmp_path).path == snapshot / PARTS[0]
+    assert downloaded == PARTS
+
+
+def test_a_repository_with_one_split_model_needs_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", *PARTS)
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: PARTS)
+    assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / PARTS[0]
+
+
+def test_a_part_that_is_not_there_is_named(tmp_path: Path) -> None:
+    make_cached_repository(tmp_path, "org/name", PARTS[0])
+    with pytest.raises(ModelLoadError, match=r"m-00002-of-00002\.gguf"):
+        resolve_model_files(f"org/name:{PARTS[0]}", download_dir=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_value_that_cannot_be_rounded_names_its_tensor(model: Path) -> None:
     name = "layers.1.mlp.up_proj.weight"
     values = checkpoint.tensors[name].data.view(np.float32).copy()
     values[64 * 5 + 7] = np.nan
-    broken = replace(checkpoint.tensors[name], data=values.view(np.uint8))
+    broken = replace(checkpoint.tensors[name], source=values.view(np.uint8))
     with pytest.raises(ModelLoadError, match=rf"tensor {name}: element \[5, 7\] is nan, which cannot be quantised"):
         load(replace(checkpoint, tensors={**checkpoint.tensors, name: broken}))
 

@@ -1,7 +1,8 @@
 """Reads GGUF files, versions 2 and 3: metadata and tensor views, nothing trusted, nothing copied.
 
 Flow: `open_gguf` maps the file, walks header, metadata and tensor list once, checks every count and range
-against the size of the file, and returns views. Sizes are Python integers, so none of them can wrap.
+against the size of the file, and returns views. Sizes are Python integers, so none of them can wrap. A model that is
+split into several files is opened as one, by any of them.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelLoadError
+from octavo.formats.gguf_split import part_names
 from octavo.formats.gguf_types import SUPPORTED_TYPES, UNSUPPORTED_TYPE_NAMES, GgufType, supported_names
 from octavo.formats.mapped_file import ByteView, Cursor, MappedFile
 
@@ -32,6 +34,7 @@ MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 16
 _MAX_EXTENT = (1 << 63) - 1
 
+_SPLIT_COUNT, _SPLIT_NUMBER, _SPLIT_TENSORS = "split.count", "split.no", "split.tensors.count"
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, tuple[struct.Struct, np.dtype[np.generic]]] = {
     type_id: (struct.Struct("<" + code), np.dtype(dtype))
@@ -142,17 +145,64 @@ class GgufFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GgufFile:
-    """Map a GGUF file and check its header, metadata and tensor list.
+    """Map a GGUF file and check its header, metadata and tensor list; of a split model, all its files.
 
     Raises: ModelLoadError naming the file and the field, whatever the bytes are.
     """
+    file = _open_part(path)
+    count = file.metadata.get(_SPLIT_COUNT, 0)
+    return _join_parts(file, count) if isinstance(count, int) and count > 1 else file
+
+
+def _open_part(path: str | os.PathLike[str]) -> GgufFile:
     file = MappedFile(path)
     cursor = Cursor(file)
     num_tensors, num_keys = _read_header(cursor)
     metadata = _read_metadata(cursor, num_keys)
-    _refuse_split_file(file, metadata)
     tensors = _read_tensors(cursor, num_tensors, _alignment(file, metadata))
     return GgufFile(file.path, metadata, tensors)
+
+
+def _join_parts(opened: GgufFile, count: int) -> GgufFile:
+    """Open all files of a split model: the metadata of the first, the tensors of all."""
+    names = part_names(opened.path.name)
+    if names is None or len(names) != count:
+        raise ModelLoadError(
+            f"{opened.path}: {_SPLIT_COUNT}: the model is split into {count} files, of which this one must be called"
+            f" NAME-00001-of-{count:05}.gguf, or what its number is; give the files back their names"
+        )
+    paths = [opened.path.with_name(name) for name in names]
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        raise ModelLoadError(
+            f"{missing[0]}: missing: the model is split into {count} files, {len(missing)} of which are not there;"
+            " all must lie in one directory"
+        )
+    parts = [opened if path == opened.path else _open_part(path) for path in paths]
+    tensors: dict[str, GgufTensor] = {}
+    for number, part in enumerate(parts):
+        _check_part(part, number, count)
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise ModelLoadError(f"{part.path}: tensor {name!r}: is in a file before this one, too")
+            tensors[name] = tensor
+    first = parts[0]
+    num_tensors = first.metadata.get(_SPLIT_TENSORS, len(tensors))
+    if not isinstance(num_tensors, int) or num_tensors != len(tensors):
+        raise ModelLoadError(
+            f"{first.path}: {_SPLIT_TENSORS}: {num_tensors}, but the {count} files hold {len(tensors)} tensors"
+        )
+    return GgufFile(first.path, first.metadata, tensors)
+
+
+def _check_part(part: GgufFile, number: int, count: int) -> None:
+    for key, expected in ((_SPLIT_COUNT, count), (_SPLIT_NUMBER, number)):
+        value = part.metadata.get(key)
+        if not isinstance(value, int) or value != expected:
+            raise ModelLoadError(
+                f"{part.path}: {key}: {value!r}, but its name makes it {expected}: the files are of different models,"
+                " or were renamed"
+            )
 
 
 def _read_header(cursor: Cursor) -> tuple[int, int]:
@@ -249,15 +299,6 @@ def _alignment(file: MappedFile, metadata: Mapping[str, GgufValue]) -> int:
     if type(value) is not int or not 8 <= value <= MAX_ALIGNMENT or value & (value - 1):
         file.fail("general.alignment", f"{value!r}, must be a power of two from 8 to {MAX_ALIGNMENT}")
     return value
-
-
-def _refuse_split_file(file: MappedFile, metadata: Mapping[str, GgufValue]) -> None:
-    count = metadata.get("split.count", 0)
-    if isinstance(count, int) and count > 1:
-        file.fail(
-            "split.count",
-            f"the model is split into {count} files; join them first: `llama-gguf-split --merge FIRST_PART OUTPUT`",
-        )
 
 
 def _read_tensors(cursor: Cursor, num_tensors: int, alignment: int) -> dict[str, GgufTensor]:

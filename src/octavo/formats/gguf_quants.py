@@ -116,6 +116,60 @@ def _q5_k(b: Bytes) -> Floats:
     return _k_affine(b, _k_nibbles(b[:, 48:]) | fifth)
 
 
+def _k_pairs(qs: Bytes) -> Bytes:
+    """Return packed pairs of bits [B, 64] as [B, 256]: each 32 bytes hold four runs of 32 values."""
+    shift = np.array([0, 2, 4, 6], dtype=np.uint8)[None, None, :, None]
+    pairs: Bytes = ((qs.reshape(-1, 2, 1, 32) >> shift) & 3).reshape(-1, 256).astype(np.uint8, copy=False)
+    return pairs
+
+
+def _q2_k(b: Bytes) -> Floats:
+    q = _k_pairs(b[:, 16:80]).reshape(-1, 16, 16).astype(np.float32)
+    scale = (_f16(b[:, 80:82]) * (b[:, :16] & 15).astype(np.float32))[:, :, None]
+    offset = (_f16(b[:, 82:84]) * (b[:, :16] >> 4).astype(np.float32))[:, :, None]
+    return (scale * q - offset).reshape(-1, 256)
+
+
+def _q3_k(b: Bytes) -> Floats:
+    third = (b[:, None, :32] >> np.arange(8, dtype=np.uint8)[None, :, None]) & 1
+    q = (_k_pairs(b[:, 32:96]) | third.reshape(-1, 256) << 2).astype(np.int8) - 4
+    low = np.concatenate([b[:, 96:104] & 15, b[:, 96:104] >> 4], axis=1)
+    high = ((b[:, None, 104:108] >> np.array([0, 2, 4, 6], dtype=np.uint8)[None, :, None]) & 3).reshape(-1, 16)
+    scale = _f16(b[:, 108:110]) * ((low | high << 4).astype(np.int8) - 32).astype(np.float32)
+    values: Floats = (scale[:, :, None] * q.reshape(-1, 16, 16).astype(np.float32)).reshape(-1, 256)
+    return values
+
+
+_NON_LINEAR: Floats = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32
+)
+_FLOAT4_TWICE: Floats = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
+
+
+def _iq4_nl(b: Bytes) -> Floats:
+    return _f16(b[:, :2]) * _NON_LINEAR[_nibbles(b[:, 2:])]
+
+
+def _iq4_xs(b: Bytes) -> Floats:
+    low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    high = (np.ascontiguousarray(b[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16)) & 3
+    scale = _f16(b[:, :2]) * (low.astype(np.int16) + (high << 4).astype(np.int16) - 32).astype(np.float32)
+    q = _NON_LINEAR[_nibbles(b[:, 8:].reshape(-1, 16))].reshape(-1, 8, 32)
+    return (scale[:, :, None] * q).reshape(-1, 256)
+
+
+def _mxfp4(b: Bytes) -> Floats:
+    exponent = b[:, :1].astype(np.uint32)
+    half = np.where(exponent < 2, np.uint32(0x200000) << exponent, (exponent - 1) << 23).astype(np.uint32)
+    values: Floats = half.view(np.float32) * _FLOAT4_TWICE[_nibbles(b[:, 1:])]
+    return values
+
+
+def _q4_z(b: Bytes) -> Floats:
+    d = _f16(b[:, :2])
+    return d * _nibbles(b[:, 4:]).astype(np.float32) + _f16(b[:, 2:4]) * d
+
+
 def _q6_k(b: Bytes) -> Floats:
     ql = b[:, :128].reshape(-1, 2, 1, 64)
     qh = b[:, 128:192].reshape(-1, 2, 1, 32)
@@ -137,7 +191,13 @@ _DECODERS: dict[GgufType, Callable[[Bytes], Floats]] = {
     GgufType.Q4_1: _q4_1,
     GgufType.Q5_0: _q5_0,
     GgufType.Q5_1: _q5_1,
+    GgufType.Q2_K: _q2_k,
+    GgufType.Q3_K: _q3_k,
     GgufType.Q4_K: _q4_k,
     GgufType.Q5_K: _q5_k,
     GgufType.Q6_K: _q6_k,
+    GgufType.IQ4_NL: _iq4_nl,
+    GgufType.IQ4_XS: _iq4_xs,
+    GgufType.MXFP4: _mxfp4,
+    GgufType.Q4_Z: _q4_z,
 }

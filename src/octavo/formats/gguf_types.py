@@ -6,7 +6,11 @@ from enum import Enum
 
 
 class GgufType(Enum):
-    """A tensor type Octavo reads: its id in the file, and how many elements share a block of how many bytes."""
+    """A tensor type Octavo reads: its id in the file, and how many elements share a block of how many bytes.
+
+    Q4_Z is in no GGUF file: checkpoints that have a zero point per group are recoded to it. Its blocks are those of
+    Q4_1, but with the negated zero point, a float16 too, where that has the minimum.
+    """
 
     F32 = (0, 1, 4)
     F16 = (1, 1, 2)
@@ -15,10 +19,16 @@ class GgufType(Enum):
     Q5_0 = (6, 32, 22)
     Q5_1 = (7, 32, 24)
     Q8_0 = (8, 32, 34)
+    Q2_K = (10, 256, 84)
+    Q3_K = (11, 256, 110)
     Q4_K = (12, 256, 144)
     Q5_K = (13, 256, 176)
     Q6_K = (14, 256, 210)
+    IQ4_NL = (20, 32, 18)
+    IQ4_XS = (23, 256, 136)
     BF16 = (30, 1, 2)
+    MXFP4 = (39, 32, 17)
+    Q4_Z = (-1, 32, 20)
 
     def __init__(self, type_id: int, block_elements: int, block_bytes: int) -> None:
         self.type_id = type_id
@@ -26,23 +36,20 @@ class GgufType(Enum):
         self.block_bytes = block_bytes
 
 
-SUPPORTED_TYPES: dict[int, GgufType] = {t.type_id: t for t in GgufType}
+SUPPORTED_TYPES: dict[int, GgufType] = {t.type_id: t for t in GgufType if t.type_id >= 0}
+"""Those that a GGUF file can have, by id."""
 
 UNSUPPORTED_TYPE_NAMES: dict[int, str] = {
     4: "Q4_2",
     5: "Q4_3",
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     24: "I8",
     25: "I16",
     26: "I32",
@@ -57,7 +64,6 @@ UNSUPPORTED_TYPE_NAMES: dict[int, str] = {
     36: "IQ4_NL_4_4",
     37: "IQ4_NL_4_8",
     38: "IQ4_NL_8_8",
-    39: "MXFP4",
     40: "NVFP4",
     41: "Q1_0",
 }
@@ -65,4 +71,4 @@ UNSUPPORTED_TYPE_NAMES: dict[int, str] = {
 
 def supported_names() -> str:
     """Return the names of the supported types, for error messages."""
-    return ", ".join(t.name for t in GgufType)
+    return ", ".join(t.name for t in SUPPORTED_TYPES.values())

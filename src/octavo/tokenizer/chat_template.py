@@ -39,6 +39,7 @@ def render_chat(
     continue_final_message: bool = False,
     special_tokens: Mapping[str, str] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    max_chars: int = MAX_RENDERED_CHARS,
 ) -> str:
     """Return the prompt text of a conversation.
 
@@ -46,6 +47,7 @@ def render_chat(
         continue_final_message: end the prompt inside the last message, for the model to go on from there.
         special_tokens: `bos_token` and the like, by name; templates write them out.
         chat_template_kwargs: further variables for the template, such as `enable_thinking`.
+        max_chars: a template that writes more is refused.
 
     Raises: RequestError for messages the template refuses, or a template that cannot be rendered.
     """
@@ -75,7 +77,7 @@ def render_chat(
         "documents": list(documents) if documents else None,
         "add_generation_prompt": add_generation_prompt,
     }
-    text = compiled.render(variables)
+    text = compiled.render(variables, max_chars)
     return _cut_after_final_message(text, checked) if continue_final_message else text
 
 
@@ -95,15 +97,15 @@ class _CompiledTemplate:
         self._template = environment.from_string(source)
         self.content_format = _content_format(environment.parse(source))
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(self, variables: Mapping[str, Any], max_chars: int) -> str:
         chunks: list[str] = []
         num_chars = 0
         try:
             for chunk in self._template.generate(variables):
                 chunks.append(chunk)
                 num_chars += len(chunk)
-                if num_chars > MAX_RENDERED_CHARS:
-                    _fail(f"the chat template wrote more than {MAX_RENDERED_CHARS} characters")
+                if num_chars > max_chars:
+                    _fail(f"the chat template wrote more than {max_chars} characters")
         except RequestError:
             raise
         except jinja2.TemplateError as error:

@@ -1,6 +1,7 @@
 """Rebuilds the tokenizer a GGUF file describes in its metadata, as the JSON document of the `tokenizers` library.
 
-Two kinds: `gpt2`, byte-level BPE with merges and a named split expression; `llama`, SentencePiece tokens with scores.
+Three kinds: `gpt2`, byte-level BPE with merges and a named split expression; `llama`, SentencePiece tokens with scores;
+`gemma4`, the same with merges instead of scores.
 Where the file is silent, llama.cpp's rules hold: they are what the file was made for.
 """
 
@@ -22,6 +23,13 @@ Json = dict[str, object]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _SPACE_MARK = "▁"
+_KINDS = ("gpt2", "llama", "gemma4")
+_OTHER_KINDS = {
+    "bert": "WordPiece, which encoders use",
+    "t5": "Unigram, which encoders and translators use",
+    "rwkv": "the trie of RWKV",
+    "plamo2": "the tables of PLaMo 2",
+}
 MAX_TOKEN_CHARS = 1024
 MAX_JOINED_TOKEN_CHARS = 256
 """For SentencePiece: finding the merges takes the square of the longest token; real ones stay below 64."""
@@ -72,10 +80,11 @@ class GgufVocabulary:
 def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     """Read the scalar settings. Raises ModelLoadError naming the key at fault."""
     kind = file.require("tokenizer.ggml.model", str)
-    if kind not in ("gpt2", "llama"):
+    if kind not in _KINDS:
+        what = f" ({_OTHER_KINDS[kind]})" if kind in _OTHER_KINDS else ""
         raise ModelLoadError(
-            f"{file.path}: tokenizer.ggml.model: {kind!r} is not supported (gpt2 and llama are); pass `tokenizer=` a"
-            " directory or hub id that holds the model's tokenizer.json"
+            f"{file.path}: tokenizer.ggml.model: {kind!r}{what} is not supported, {', '.join(_KINDS)} are; pass"
+            " `tokenizer=` a directory or hub id that holds the model's tokenizer.json"
         )
     pre = file.optional("tokenizer.ggml.pre", str) or "default"
     num_tokens = len(file.require("tokenizer.ggml.tokens", GgufStrings))
@@ -89,7 +98,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         eos_token_id=stops[0],
         unk_token_id=_token_id(file, "unknown_token_id", num_tokens),
         pad_token_id=_token_id(file, "padding_token_id", num_tokens),
-        add_bos=(kind == "llama" or pre in ADDS_BOS) if add_bos is None else add_bos,
+        add_bos=kind == "gemma4" or ((kind == "llama" or pre in ADDS_BOS) if add_bos is None else add_bos),
         add_eos=file.optional("tokenizer.ggml.add_eos_token", bool) or False,
         add_space_prefix=kind == "llama" if add_space_prefix is None else add_space_prefix,
         end_of_generation_ids=tuple(dict.fromkeys(i for i in stops if i is not None)),
@@ -161,7 +170,11 @@ def build_tokenizer_json(file: GgufFile, vocabulary: GgufVocabulary) -> bytes:
     if vocabulary.kind == "gpt2":
         document = _byte_level_document(file, vocabulary, vocab)
     else:
-        document = _sentencepiece_document(file, vocabulary, tokens, vocab, types)
+        if vocabulary.kind == "llama":
+            merges = _sentencepiece_merges(file, tokens, types)
+        else:
+            merges = file.require("tokenizer.ggml.merges", GgufStrings).tolist()
+        document = _sentencepiece_document(vocabulary, tokens, vocab, merges)
     document["added_tokens"] = [
         _added_token(token_id, tokens[token_id], is_special_type(int(types[token_id])))
         for token_id in np.flatnonzero(np.isin(types, (_CONTROL, _USER_DEFINED, _UNKNOWN))).tolist()
@@ -253,11 +266,7 @@ def _byte_level_document(file: GgufFile, vocabulary: GgufVocabulary, vocab: dict
 
 
 def _sentencepiece_document(
-    file: GgufFile,
-    vocabulary: GgufVocabulary,
-    tokens: list[str],
-    vocab: dict[str, int],
-    types: npt.NDArray[np.int32],
+    vocabulary: GgufVocabulary, tokens: list[str], vocab: dict[str, int], merges: list[str]
 ) -> Json:
     def replace(old: str, new: str) -> Json:
         return {"type": "Replace", "pattern": {"String": old}, "content": new}
@@ -267,16 +276,17 @@ def _sentencepiece_document(
         [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if vocabulary.add_space_prefix else []
     )
     unk = vocabulary.unk_token_id
+    lines: Json = {"type": "Split", "pattern": {"Regex": r"\n+|[^\n]+"}, "behavior": "Isolated", "invert": False}
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*prefix, replace(" ", _SPACE_MARK)]},
-        "pre_tokenizer": None,
+        "pre_tokenizer": lines if vocabulary.kind == "gemma4" else None,
         "decoder": {
             "type": "Sequence",
             "decoders": [replace(_SPACE_MARK, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
         },
         "model": _bpe(
             vocab,
-            _sentencepiece_merges(file, tokens, types),
+            merges,
             unk_token=None if unk is None else tokens[unk],
             fuse_unk=True,
             byte_fallback="<0x0A>" in vocab,

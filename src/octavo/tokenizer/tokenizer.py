@@ -214,18 +214,44 @@ class Tokenizer:
         """
         from octavo.tokenizer.chat_template import render_chat  # Jinja takes 80 ms to import: only if somebody chats
 
-        names = ("bos_token", "eos_token", "unk_token", "pad_token")
-        text = render_chat(
-            self._choose_template(chat_template, bool(tools)),
+        arguments = self.render_arguments(
             conversation,
             tools=tools,
             documents=documents,
+            chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            special_tokens={name: token for name in names if (token := getattr(self, name)) is not None},
-            chat_template_kwargs=chat_template_kwargs,
+            **chat_template_kwargs,
         )
+        text = render_chat(**arguments)
         return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def render_arguments(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        **chat_template_kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of `chat_template.render_chat` for a conversation, which may be called elsewhere.
+
+        Arguments are those of `apply_chat_template`. Raises: RequestError if there is no template.
+        """
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        return {
+            "template": self._choose_template(chat_template, bool(tools)),
+            "messages": conversation,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "special_tokens": {name: token for name in names if (token := getattr(self, name)) is not None},
+            "chat_template_kwargs": chat_template_kwargs,
+        }
 
     def _choose_template(self, template: str | None, has_tools: bool) -> str:
         if template is not None:

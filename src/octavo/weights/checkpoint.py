@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,10 @@ from octavo.formats.gguf_types import GgufType
 from octavo.formats.mapped_file import ByteView
 from octavo.formats.safetensors import SafetensorsTensor
 from octavo.program.ops import Program
+from octavo.weights.module_tensors import ModuleTensors
 from octavo.weights.names import check_names, stable_name_from_gguf, stable_name_from_hf, unused_part
-from octavo.weights.packing import RowOrder, half_split_row_order
+from octavo.weights.packing import RowOrder, half_split_row_order, packed_bytes
+from octavo.weights.prequantized import Scheme, warn_of_floats
 from octavo.weights.quantize_reference import rounded
 
 logger = logging.getLogger(__name__)
@@ -41,13 +44,19 @@ class CheckpointTensor:
     type: GgufType
     """How the bytes code numbers; float types serve both kinds of file."""
     shape: tuple[int, ...]
-    data: ByteView
+    source: ByteView | Callable[[], ByteView]
+    """The bytes, or what makes them."""
     row_order: RowOrder | None = None
     """Row n of the weight is row row_order[n] of the file; None: the same."""
     offset: float = 0.0
     """What is added to every value: 1 for norms stored as w - 1."""
     rounded_type: GgufType | None = None
     """What the values are rounded to while they are packed; None: they keep their bits."""
+
+    @property
+    def data(self) -> ByteView:
+        """The bytes; made anew each time if they are not in the file as they are."""
+        return self.source() if callable(self.source) else self.source
 
     @property
     def packed_type(self) -> GgufType:
@@ -57,7 +66,7 @@ class CheckpointTensor:
     @property
     def packed_bytes(self) -> int:
         """Bytes that the weight takes in memory, but for the padding of its last panel."""
-        return math.prod(self.shape) * self.packed_type.block_bytes // self.packed_type.block_elements
+        return packed_bytes(self.packed_type, math.prod(self.shape))
 
     def values(self) -> Floats:
         """Return the weight as float32: vectors for use, matrices for the oracle."""
@@ -112,14 +121,23 @@ class Checkpoint:
 
 
 def checkpoint_from_safetensors(
-    tensors: Mapping[str, SafetensorsTensor], source: str, *, norm_offset: float
+    tensors: Mapping[str, SafetensorsTensor], source: str, *, norm_offset: float, scheme: Scheme | None = None
 ) -> Checkpoint:
-    """Rename the tensors of a Hugging Face checkpoint. `norm_offset` is added to the weights of all norms."""
+    """Rename the tensors of a Hugging Face checkpoint.
+
+    Args:
+        norm_offset: added to the weights of all norms.
+        scheme: how matrices are quantised, if they are.
+    """
     unused = sorted({part for name in tensors if (part := unused_part(name)) is not None})
     if unused:
         logger.warning("%s: only text is supported; tensors of %s are not used", source, ", ".join(unused))
-    result = {}
-    for tensor in tensors.values():
+    result: dict[str, CheckpointTensor] = {}
+    plain = list(tensors.values())
+    if scheme is not None:
+        modules, plain = scheme.split(plain)
+        result = _quantized_modules(modules, source, scheme)
+    for tensor in plain:
         name = stable_name_from_hf(tensor.name)
         if name is None:
             continue
@@ -131,6 +149,20 @@ def checkpoint_from_safetensors(
         offset = norm_offset if name.endswith("norm.weight") else 0.0
         result[name] = CheckpointTensor(_SAFETENSORS_TYPES[tensor.dtype], tensor.shape, tensor.data, offset=offset)
     return Checkpoint(source, result)
+
+
+def _quantized_modules(
+    modules: Mapping[str, Mapping[str, SafetensorsTensor]], source: str, scheme: Scheme
+) -> dict[str, CheckpointTensor]:
+    result = {}
+    for module, parts in modules.items():
+        name = stable_name_from_hf(f"{module}.weight")
+        if name is not None:
+            weights = scheme.read(ModuleTensors(module, parts, source))
+            kind = weights.code_type()
+            result[name] = CheckpointTensor(kind, weights.shape, partial(weights.coded, kind))
+    warn_of_floats((tensor.type for tensor in result.values()), source)
+    return result
 
 
 def checkpoint_from_gguf(file: GgufFile, *, sandwich: bool, permuted_heads: tuple[int, int] | None) -> Checkpoint:

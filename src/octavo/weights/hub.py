@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from octavo.errors import ModelLoadError
+from octavo.formats.gguf_split import models_among, part_names
 from octavo.weights.builtin import BUILTIN_MODELS, fetch_builtin
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def resolve_model_files(
 
     Args:
         name: path of a GGUF file or a directory; `smollm2-135m` or another built-in name; `org/name`, or
-            `org/name:file.gguf` for one file of a hub repository.
+            `org/name:file.gguf` for one file of a hub repository; any part of a split model stands for all.
         revision: branch, tag or commit, for hub ids.
         download_dir: keep downloads here instead of in the default caches.
 
@@ -61,7 +62,7 @@ def resolve_model_files(
         raise ModelLoadError(_not_found(text))
     repo, file = match["repo"], match["file"]
     if file is not None:
-        return ModelFiles("gguf", _hub_file(repo, file, revision, download_dir), text)
+        return ModelFiles("gguf", _hub_gguf(repo, file, revision, download_dir), text)
     return _hub_snapshot(repo, revision, download_dir)
 
 
@@ -125,12 +126,12 @@ def _local(path: Path, name: str) -> ModelFiles:
         return ModelFiles("gguf", path, name)
     if any(path.glob("*.safetensors")) or any(path.glob("*.safetensors.index.json")):
         return ModelFiles("safetensors", path, name)
-    ggufs = sorted(path.glob("*.gguf"))
+    ggufs = models_among(sorted(file.name for file in path.glob("*.gguf")))
     if len(ggufs) == 1:
-        return ModelFiles("gguf", ggufs[0], name)
+        return ModelFiles("gguf", path / ggufs[0], name)
     if ggufs:
-        names = ", ".join(file.name for file in ggufs[:5])
-        raise ModelLoadError(f"{path}: holds {len(ggufs)} GGUF files ({names}); pass the path of one of them")
+        names = ", ".join(ggufs[:5])
+        raise ModelLoadError(f"{path}: holds {len(ggufs)} GGUF models ({names}); pass the path of one of them")
     if any(path.glob("*.bin")) or any(path.glob("*.pt")) or any(path.glob("*.pth")):
         raise ModelLoadError(
             f"{path}: the weights are pickle files, which can run code when opened and are refused; use a checkpoint in"
@@ -146,6 +147,14 @@ def _hub_file(repo: str, file: str, revision: str | None, download_dir: str | os
         return Path(hf_hub_download(repo, file, revision=revision, cache_dir=_as_path(download_dir)))
 
     return _ask_hub(f"{repo}:{file}", download)
+
+
+def _hub_gguf(repo: str, file: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
+    """Download a GGUF file, and all parts if it is one of several; return the first."""
+    directory, slash, name = file.rpartition("/")
+    names = part_names(name) or [name]
+    paths = [_hub_file(repo, f"{directory}{slash}{part}", revision, download_dir) for part in names]
+    return paths[0]
 
 
 def _snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[str] | None, allowed: list[str]) -> Path:
@@ -174,12 +183,12 @@ def _hub_snapshot(repo: str, revision: str | None, download_dir: str | os.PathLi
     if any(directory.glob("*.safetensors")):
         return ModelFiles("safetensors", directory, repo)
     names = _ask_hub(repo, lambda: HfApi().list_repo_files(repo, revision=revision))
-    ggufs = [file for file in names if file.endswith(".gguf")]
+    ggufs = models_among([file for file in names if file.endswith(".gguf")])
     if len(ggufs) == 1:
-        return ModelFiles("gguf", _hub_file(repo, ggufs[0], revision, download_dir), repo)
+        return ModelFiles("gguf", _hub_gguf(repo, ggufs[0], revision, download_dir), repo)
     if ggufs:
         raise ModelLoadError(
-            f"{repo}: holds {len(ggufs)} GGUF files; name one, for example {repo}:{ggufs[0]} (there are also"
+            f"{repo}: holds {len(ggufs)} GGUF models; name one, for example {repo}:{ggufs[0]} (there are also"
             f" {', '.join(ggufs[1:6])})"
         )
     raise ModelLoadError(f"{repo}: the hub repository holds neither .safetensors nor .gguf files")

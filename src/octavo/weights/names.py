@@ -59,7 +59,7 @@ _GGUF_LAYER = {
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
     "post_ffw_norm": "post_feedforward_layernorm",
     "post_attention_norm": "post_attention_layernorm",
-    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_qkv": "self_attn.qkv_proj",
     "attn_gate": "linear_attn.in_proj_z",
     "ssm_beta": "linear_attn.in_proj_b",
     "ssm_alpha": "linear_attn.in_proj_a",

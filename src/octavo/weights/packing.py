@@ -30,8 +30,24 @@ NATIVE_FORMATS: dict[GgufType, int] = {
     GgufType.Q4_K: 8,
     GgufType.Q5_K: 9,
     GgufType.Q6_K: 10,
+    GgufType.Q2_K: 11,
+    GgufType.Q3_K: 12,
+    GgufType.IQ4_NL: 13,
+    GgufType.IQ4_XS: 14,
+    GgufType.MXFP4: 15,
+    GgufType.Q4_Z: 16,
 }
 """`WeightFormat` of csrc/cpu/gemm.h."""
+
+_PACKED_BYTES_OF_256: dict[GgufType, int] = {
+    GgufType.Q4_K: 148,  # sub-scales in whole bytes
+    GgufType.Q5_K: 180,
+    GgufType.Q3_K: 114,
+    GgufType.IQ4_NL: 164,  # these three share one form, with float32 scales
+    GgufType.IQ4_XS: 164,
+    GgufType.MXFP4: 164,
+}
+"""Where 256 values take more in memory than in a file."""
 
 
 class PackedMatrix(instructions.PackedMatrix, Protocol):
@@ -70,19 +86,28 @@ class Packer(Protocol):
         ...
 
 
+def packed_bytes(kind: GgufType, num_values: int) -> int:
+    """Return the bytes that values take in memory, but for the padding of the last panel."""
+    if kind in _PACKED_BYTES_OF_256:
+        return num_values * _PACKED_BYTES_OF_256[kind] // 256
+    return num_values * kind.block_bytes // kind.block_elements
+
+
 def format_name(weight_format: int) -> str:
     """Return the name of a `WeightFormat`, as GGUF has it."""
     return next(kind.name for kind, number in NATIVE_FORMATS.items() if number == weight_format)
 
 
-def half_split_row_order(num_rows: int, num_heads: int, field: str) -> RowOrder:
-    """Return where a GGUF of the llama family keeps the rows that a half-split rotation wants in order.
+def half_split_row_order(num_rows: int, num_heads: int, field: str, *, rotary_dim: int | None = None) -> RowOrder:
+    """Return where a file whose rotation works on neighbours keeps the rows that a half-split one wants in order.
 
-    Such a file interleaves the two halves of each head (rows 2i and 2i + 1 are dims i and i + half), so that its
-    rotation can work on neighbours. Whole rows move, so quantised ones move as they are.
+    Such a file interleaves the two halves of each head (rows 2i and 2i + 1 are dims i and i + half), or of its first
+    `rotary_dim` rows if only these rotate. Whole rows move, so quantised ones move as they are.
     """
     half, rest = divmod(num_rows, 2 * num_heads)
     if rest:
         raise ModelLoadError(f"{field} has {num_rows} rows, not a multiple of 2 for each of {num_heads} heads")
-    order: RowOrder = np.arange(num_rows, dtype=np.int32).reshape(num_heads, half, 2).swapaxes(1, 2).reshape(-1)
-    return order
+    rotary_dim = 2 * half if rotary_dim is None else rotary_dim
+    order: RowOrder = np.arange(num_rows, dtype=np.int32).reshape(num_heads, 2 * half)
+    pairs = order[:, :rotary_dim].reshape(num_heads, -1, 2)
+    return np.concatenate([pairs[:, :, 0], pairs[:, :, 1], order[:, rotary_dim:]], axis=1).reshape(-1)
