@@ -27,8 +27,11 @@ from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoi
 TINY_DIR = Path(__file__).parent / "data" / "tiny"
 
 TINY_MODELS: dict[str, tuple[str, ...]] = {
+    "Gemma2ForCausalLM": ("gemma2",),
     "Gemma3ForCausalLM": ("gemma3_text",),
     "Gemma3ForConditionalGeneration": ("gemma3_text",),
+    "GemmaForCausalLM": ("gemma",),
+    "Glm4ForCausalLM": ("glm4",),
     "Glm4MoeForCausalLM": ("glm4_moe",),
     "GraniteForCausalLM": ("granite",),
     "GraniteMoeForCausalLM": ("granitemoe",),
@@ -36,7 +39,9 @@ TINY_MODELS: dict[str, tuple[str, ...]] = {
     "MistralForCausalLM": ("mistral",),
     "MixtralForCausalLM": ("mixtral",),
     "Olmo2ForCausalLM": ("olmo2",),
+    "Olmo3ForCausalLM": ("olmo3",),
     "OlmoeForCausalLM": ("olmoe",),
+    "Phi3ForCausalLM": ("phi3", "phi4_longrope"),
     "Qwen2ForCausalLM": ("qwen2",),
     "Qwen2MoeForCausalLM": ("qwen2_moe",),
     "Qwen3ForCausalLM": ("qwen3",),
@@ -46,6 +51,7 @@ TINY_MODELS: dict[str, tuple[str, ...]] = {
     "Qwen3_5ForConditionalGeneration": ("qwen3_5_vlm",),
     "Qwen3_5MoeForCausalLM": ("qwen3_5_moe",),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
+    "SmolLM3ForCausalLM": ("smollm3",),
 }
 """Per architecture the checkpoints that test it."""
 
@@ -97,6 +103,14 @@ def open_gguf_model(file: GgufFile) -> Model:
     heads = (spec.num_heads, spec.num_kv_heads) if found.permuted_qk else None
     checkpoint = checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=heads)
     return Model(spec, found.adapt(checkpoint, spec))
+
+
+def as_floats(tensor: SafetensorsTensor) -> npt.NDArray[np.float32]:
+    """Return the values of a tensor in float32 or bfloat16."""
+    if tensor.dtype == "F32":
+        return tensor.data.view(np.float32).reshape(tensor.shape)
+    assert tensor.dtype == "BF16"
+    return (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
 
 
 def rename(tensor: SafetensorsTensor, name: str) -> SafetensorsTensor:

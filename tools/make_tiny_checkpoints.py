@@ -7,8 +7,9 @@ its own, so checkpoint and reference are always committed together. The tokenize
 tests/data/tiny/llama: the first 2,048 ids of SmolLM2's vocabulary (specials, bytes, then merges in order of rank, so
 that the cut is a valid tokenizer).
 
-Weights are not the default initialisation, which hides mistakes: norm weights vary around 1, biases are not zero, and
-linears are large enough to bend the logits. Windows and the original lengths of rope scaling lie inside the sequence.
+Weights are bfloat16, of which the reference is computed in float32. They are not the default initialisation, which
+hides mistakes: norm weights vary around 1, biases are not zero, and linears are large enough to bend the logits.
+Windows and the original lengths of rope scaling lie inside the sequence.
 """
 
 from __future__ import annotations
@@ -53,6 +54,19 @@ def rope(theta: float, kind: str = "default", **settings: Any) -> dict[str, Any]
     return {"rope_type": kind, "rope_theta": theta, **settings}
 
 
+SMALL_VOCABULARY = {"vocab_size": 391}
+"""Of checkpoints that no test gives a text to."""
+
+ODD_SIZES: dict[str, Any] = {
+    **SMALL_VOCABULARY,
+    "hidden_size": 60,
+    "intermediate_size": 77,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 20,
+}
+"""Multiples of nothing, for families whose checkpoints need no tokenizer."""
+
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
 GRANITE = {
@@ -62,30 +76,53 @@ GRANITE = {
     "logits_scaling": 6.0,
     "rope_parameters": rope(1e4),
 }
+LONGROPE = rope(
+    1e4,
+    "longrope",
+    partial_rotary_factor=0.6,
+    short_factor=[1.0, 1.1, 1.2, 1.3, 1.5, 1.7],
+    long_factor=[1.0, 2.0, 4.0, 6.0, 9.0, 12.0],
+    original_max_position_embeddings=20,
+)
 GEMMA3_ROPE = {"sliding_attention": rope(1e4), "full_attention": rope(1e6, "linear", factor=8.0)}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": rope(5e5), "tie_word_embeddings": True}),
     "llama3_rope": (
         "llama",
-        {"rope_parameters": rope(5e5, "llama3", **LLAMA3), "attention_bias": True, "mlp_bias": True},
+        {
+            **SMALL_VOCABULARY,
+            "rope_parameters": rope(5e5, "llama3", **LLAMA3),
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
     ),
     "llama_yarn": (
         "llama",
-        {"rope_parameters": rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64)},
+        {**SMALL_VOCABULARY, "rope_parameters": rope(1e4, "yarn", factor=4.0, original_max_position_embeddings=64)},
     ),
-    "mistral": ("mistral", {"head_dim": 24, "sliding_window": 16, "rope_parameters": rope(1e6)}),
-    "qwen2": ("qwen2", {"rope_parameters": rope(1e6), "tie_word_embeddings": True}),
+    "mistral": ("mistral", {**SMALL_VOCABULARY, "head_dim": 24, "sliding_window": 16, "rope_parameters": rope(1e6)}),
+    "qwen2": ("qwen2", {**SMALL_VOCABULARY, "rope_parameters": rope(1e6), "tie_word_embeddings": True}),
     "qwen3": ("qwen3", {"head_dim": 32, "rope_parameters": rope(1e6)}),
-    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": rope(1e6)}),
-    "olmo2": ("olmo2", {"rope_parameters": rope(5e5)}),
+    "mixtral": (
+        "mixtral",
+        {**SMALL_VOCABULARY, "num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": rope(1e6)},
+    ),
+    "olmo2": ("olmo2", {**SMALL_VOCABULARY, "rope_parameters": rope(5e5)}),
     "olmoe": (
         "olmoe",
-        {"num_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 48, "rope_parameters": rope(1e4)},
+        {
+            **SMALL_VOCABULARY,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 48,
+            "rope_parameters": rope(1e4),
+        },
     ),
     "qwen2_moe": (
         "qwen2_moe",
         {
+            **SMALL_VOCABULARY,
             **MOE,
             "norm_topk_prob": False,
             "shared_expert_intermediate_size": 80,
@@ -94,10 +131,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": rope(1e6),
         },
     ),
-    "qwen3_moe": ("qwen3_moe", {**MOE, "head_dim": 32, "mlp_only_layers": [1], "rope_parameters": rope(1e6)}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {**SMALL_VOCABULARY, **MOE, "head_dim": 32, "mlp_only_layers": [1], "rope_parameters": rope(1e6)},
+    ),
     "qwen3_next": (
         "qwen3_next",
         {
+            **SMALL_VOCABULARY,
             **MOE,
             "num_hidden_layers": 4,
             "head_dim": 32,
@@ -113,6 +154,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": (
         "glm4_moe",
         {
+            **SMALL_VOCABULARY,
             "head_dim": 32,
             "attention_bias": True,
             "use_qk_norm": True,
@@ -128,10 +170,72 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": rope(1e6, partial_rotary_factor=0.5),
         },
     ),
-    "granite": ("granite", {**GRANITE, "tie_word_embeddings": True, "attention_multiplier": 0.015625}),
+    "smollm3": (
+        "smollm3",
+        {**ODD_SIZES, "num_hidden_layers": 4, "tie_word_embeddings": True, "rope_parameters": rope(5e6)},
+    ),
+    "gemma": (
+        "gemma",
+        {
+            **ODD_SIZES,
+            "head_dim": 24,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e4),
+        },
+    ),
+    "gemma2": (
+        "gemma2",
+        {
+            **ODD_SIZES,
+            "head_dim": 24,
+            "num_hidden_layers": 4,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 0.3,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e4),
+        },
+    ),
+    "phi3": (
+        "phi3",
+        {**ODD_SIZES, "hidden_size": 100, "num_key_value_heads": 5, "sliding_window": 16, "rope_parameters": rope(1e4)},
+    ),
+    "phi4_longrope": (
+        "phi3",
+        {
+            **ODD_SIZES,
+            "hidden_size": 100,
+            "max_position_embeddings": 256,
+            "original_max_position_embeddings": 20,
+            "tie_word_embeddings": True,
+            "rope_parameters": LONGROPE,
+        },
+    ),
+    "olmo3": (
+        "olmo3",
+        {
+            **ODD_SIZES,
+            "num_hidden_layers": 4,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "sliding_attention": rope(5e5),
+                "full_attention": rope(5e5, "yarn", factor=8.0, original_max_position_embeddings=32),
+            },
+        },
+    ),
+    "glm4": (
+        "glm4",
+        {**ODD_SIZES, "attention_bias": True, "rope_parameters": rope(1e4, partial_rotary_factor=0.5)},
+    ),
+    "granite": (
+        "granite",
+        {**SMALL_VOCABULARY, **GRANITE, "tie_word_embeddings": True, "attention_multiplier": 0.015625},
+    ),
     "granitemoe": (
         "granitemoe",
-        {**GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 80},
+        {**SMALL_VOCABULARY, **GRANITE, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 80},
     ),
     "gemma3_text": (
         "gemma3_text",
@@ -148,10 +252,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name → model type, and what differs from SIZES."""
 
-EMBEDDING_SCALES = {"gemma3_text": 0.2, "granite": 0.03, "granitemoe": 0.03}
+EMBEDDING_SCALES = {"gemma": 0.2, "gemma2": 0.2, "gemma3_text": 0.2, "granite": 0.03, "granitemoe": 0.03}
 """Of the models that multiply their embedding."""
 
-OLD_DIALECT = frozenset({"llama", "llama3_rope", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granitemoe"})
+OLD_DIALECT = frozenset(
+    {"llama", "llama3_rope", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granitemoe", "phi4_longrope", "glm4"}
+)
 """Their config.json is rewritten as transformers 4.x wrote it, which is what most files on the hub look like."""
 
 
@@ -175,6 +281,7 @@ def draw_weights(model: torch.nn.Module, seed: int, *, tied: bool, embedding_sca
             draw(parameter, 0.2)
         else:
             draw(parameter, 1.5 / math.sqrt(parameter.shape[-1]))
+        parameter.copy_(parameter.bfloat16())
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             draw(buffer, 0.2)
@@ -192,6 +299,8 @@ def rewrite_in_old_dialect(path: Path) -> None:
     config = json.loads(path.read_text())
     settings = config.pop("rope_parameters")
     config["rope_theta"] = settings.pop("rope_theta")
+    if "partial_rotary_factor" in settings:
+        config["partial_rotary_factor"] = settings.pop("partial_rotary_factor")
     config["rope_scaling"] = None if settings["rope_type"] == "default" else settings
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.51.0"
@@ -201,7 +310,7 @@ def rewrite_in_old_dialect(path: Path) -> None:
 def write_reference(directory: Path, model_type: str, token_ids: list[int]) -> None:
     """Load the checkpoint from disk, and record its logits and its greedy continuation."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
+        directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     logits = logits_of(model, token_ids)
     tensors = {"input_ids": torch.tensor(token_ids), "logits": logits.contiguous()}
@@ -228,14 +337,16 @@ def make_checkpoint(directory: Path, name: str, seed: int) -> None:
     embedding_scale = EMBEDDING_SCALES.get(model_type, 1.0)
     draw_weights(model, seed, tied=config.tie_word_embeddings, embedding_scale=embedding_scale)
     directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)
+    model.bfloat16().save_pretrained(directory)
     if name in OLD_DIALECT:
         rewrite_in_old_dialect(directory / "config.json")
-    for file in TOKENIZER_FILES:
-        shutil.copy(TOKENIZER_DIR / file, directory)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER_DIR / "tokenizer.json"))
-    token_ids = tokenizer(TEXT)["input_ids"] * 4
-    write_reference(directory, model_type, token_ids[:NUM_TOKENS])
+    token_ids = [(7 + 131 * index) % config.vocab_size for index in range(NUM_TOKENS)]
+    if config.vocab_size == SIZES["vocab_size"]:
+        for file in TOKENIZER_FILES:
+            shutil.copy(TOKENIZER_DIR / file, directory)
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER_DIR / "tokenizer.json"))
+        token_ids = (tokenizer(TEXT)["input_ids"] * 4)[:NUM_TOKENS]
+    write_reference(directory, model_type, token_ids)
 
 
 def main() -> None:

@@ -25,18 +25,23 @@ NUM_BLOCKS = 12
 
 CASES = [(architecture, name) for architecture, names in TINY_MODELS.items() for name in names]
 GGUF_CASES = {
+    "gemma": ["gemma"],
+    "gemma2": ["gemma2"],
     "gemma3": ["gemma3_text"],
+    "glm4": ["glm4"],
     "granite": ["granite"],
     "granitemoe": ["granitemoe"],
     "llama": ["llama3_rope", "llama_yarn", "mixtral"],
-    "olmo2": ["olmo2"],
+    "olmo2": ["olmo2", "olmo3"],
     "olmoe": ["olmoe"],
+    "phi3": ["phi3", "phi4_longrope"],
     "qwen2": ["qwen2"],
     "qwen2moe": ["qwen2_moe"],
     "qwen3": ["qwen3"],
     "qwen3moe": ["qwen3_moe"],
     "qwen35": ["qwen3_5_text", "qwen3_5_08b_ratio"],
     "qwen35moe": ["qwen3_5_moe"],
+    "smollm3": ["smollm3"],
 }
 
 
@@ -152,6 +157,11 @@ def test_gguf_of_a_checkpoint_gives_its_logits(arch: str, name: str, tmp_path: P
 
 
 SAME_SPEC = {
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "glm4": "glm4",
+    "olmo2": "olmo3",
+    "smollm3": "smollm3",
     "gemma3": "gemma3_text",
     "granitemoe": "granitemoe",
     "llama": "llama_yarn",

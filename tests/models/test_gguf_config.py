@@ -107,7 +107,7 @@ def test_linear_scaling_of_an_old_file_has_no_type(tmp_path: Path) -> None:
 
 
 def test_unknown_architecture_is_refused_with_what_is_supported(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"model.gguf: architecture 'mamba' .* supported in GGUF: gemma3, .*llama"):
+    with pytest.raises(ModelLoadError, match=r"model.gguf: architecture 'mamba' .* supported in GGUF: gemma, .*llama"):
         spec_from_gguf(make_file(tmp_path, "mamba"))
 
 

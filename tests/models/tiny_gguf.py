@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from tiny_gguf_moe import MOE_ROLES, add_moe_metadata, stack_experts
-from tiny_models import TINY_DIR, read_config
+from tiny_models import TINY_DIR, as_floats, read_config
 
 from octavo.formats.safetensors import open_safetensors_dir
 
@@ -43,9 +43,25 @@ _QWEN35_ROLES = {
     "linear_attn.out_proj": "ssm_out",
 }
 _QWEN35_VECTORS = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
-_ARCH_ROLES = {"gemma3": _SANDWICH_NORMS, "olmo2": _SANDWICH_NORMS, "qwen35": _QWEN35_ROLES, "qwen35moe": _QWEN35_ROLES}
+_FUSED_ROLES = {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+_GLM4_ROLES = {
+    "mlp.gate_up_proj": "ffn_up",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}
+_ARCH_ROLES = {
+    "gemma2": _SANDWICH_NORMS,
+    "gemma3": _SANDWICH_NORMS,
+    "glm4": _GLM4_ROLES,
+    "olmo2": _SANDWICH_NORMS,
+    "phi3": {**_PRE_NORMS, **_FUSED_ROLES},
+    "qwen35": _QWEN35_ROLES,
+    "qwen35moe": _QWEN35_ROLES,
+}
 _HYBRID = ("qwen35", "qwen35moe")
-_PERMUTED = ("granite", "granitemoe", "llama")
+_PERMUTED = ("granite", "granitemoe", "llama", "smollm3")
+_NORMS_AROUND_ZERO = ("gemma", "gemma2", "gemma3", *_HYBRID)
 _TOP = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -61,7 +77,7 @@ def write_tiny_gguf(
     writer = gguf.GGUFWriter(path, arch)
     _add_metadata(writer, config)
     tensors = open_safetensors_dir(TINY_DIR / name).values()
-    stacked = stack_experts({tensor.name: tensor.data.view(np.float32).reshape(tensor.shape) for tensor in tensors})
+    stacked = stack_experts({tensor.name: as_floats(tensor) for tensor in tensors})
     for tensor_name, stored in stacked.items():
         values = stored
         if _is_norm_around_zero(tensor_name, arch):
@@ -86,7 +102,7 @@ def write_tiny_gguf(
 
 def _is_norm_around_zero(name: str, arch: str) -> bool:
     """Whether the checkpoint stores w - 1, and the converter w."""
-    return arch in ("gemma3", *_HYBRID) and name.endswith("norm.weight") and "linear_attn" not in name
+    return arch in _NORMS_AROUND_ZERO and name.endswith("norm.weight") and "linear_attn" not in name
 
 
 def _as_qwen35(name: str, values: npt.NDArray[np.float32], config: dict) -> npt.NDArray[np.float32]:
@@ -164,8 +180,28 @@ def _add_metadata(writer: gguf.GGUFWriter, config: dict) -> None:
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config))
     add_moe_metadata(writer, config)
-    if config["model_type"] == "gemma3_text":
-        writer.add_sliding_window(config["sliding_window"])
+    if config["model_type"] in ("gemma2", "gemma3_text", "olmo3", "phi3"):
+        writer.add_sliding_window(config["sliding_window"] or 0)
+    if config["model_type"] == "olmo3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if config["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if "partial_rotary_factor" in config:
+        writer.add_rope_dimension_count(int(config["head_dim"] * config["partial_rotary_factor"]))
+    if (config.get("rope_scaling") or {}).get("rope_type") == "longrope":
+        _add_longrope(writer, config)
+
+
+def _add_longrope(writer: gguf.GGUFWriter, config: dict) -> None:
+    """Add the divisors as tensors, and the factor on cosines and sines."""
+    original = config["original_max_position_embeddings"]
+    stretch = config["max_position_embeddings"] / original
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(np.sqrt(1 + np.log(stretch) / np.log(original)))
+    for kind in ("long", "short"):
+        factors = np.array(config["rope_scaling"][f"{kind}_factor"], dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{kind}.weight", factors)
 
 
 def _llama3_divisors(config: dict) -> npt.NDArray[np.float32]:

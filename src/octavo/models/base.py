@@ -25,7 +25,8 @@ class LayerSpec:
 
     window: int | None
     """Tokens a query sees, itself included; None for full attention."""
-    rope: RopeSpec
+    rope: RopeSpec | None
+    """None: q and k are not rotated, so that positions show in the mask alone."""
     mixer: Mixer = "attention"
     """What mixes tokens. A delta_net layer has neither window nor rope."""
     ffn: FeedForward = "dense"

@@ -28,6 +28,10 @@ class ConfigReader:
         """Whether the key is there and not null."""
         return self._values.get(key) is not None
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there as null, of which some files make a difference."""
+        return key in self._values and self._values[key] is None
+
     def size(self, key: str, default: int | None = None) -> int:
         """Return a positive integer. Without a default the key must exist."""
         return self._integer(key, default, 1)
@@ -91,7 +95,7 @@ class ConfigReader:
 
     def over(self, defaults: Mapping[str, object]) -> ConfigReader:
         """Return a reader of this object's keys, and of `defaults` where this has none or null."""
-        present = {key: value for key, value in self._values.items() if value is not None}
+        present = {key: value for key, value in self._values.items() if value is not None or key not in defaults}
         return ConfigReader({**defaults, **present}, self.source)
 
     def fail(self, key: str, problem: str) -> NoReturn:

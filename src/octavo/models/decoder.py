@@ -59,7 +59,8 @@ def _decoder_layer(
     if isinstance(w.mixer, DeltaNetWeights):
         h = delta_net.write_mixer(b, h, spec, w.mixer, cache)
     else:
-        h = _attention(b, h, spec, layer, w.mixer, cache, tables[layer.rope])
+        table = None if layer.rope is None else tables[layer.rope]
+        h = _attention(b, h, spec, layer, w.mixer, cache, table)
     mixed, o_proj = h, w.mixer.o_proj
     x = _add_to(
         b, x, spec, w.post_mixer_norm, lambda add_to: b.linear(mixed, o_proj.weight, bias=o_proj.bias, add_to=add_to)
@@ -93,7 +94,7 @@ def _attention(
     layer: LayerSpec,
     w: AttentionWeights,
     cache: CacheRef,
-    table: RopeTable,
+    table: RopeTable | None,
 ) -> Value:
     """Write attention up to its output projection: [T, H * D]."""
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -103,7 +104,8 @@ def _attention(
     if w.q_norm is not None and w.k_norm is not None:
         q = b.rms_norm(q, w.q_norm, eps=spec.eps)
         k = b.rms_norm(k, w.k_norm, eps=spec.eps)
-    q, k = b.rope(q, k, table, head_dim=spec.head_dim)
+    if table is not None:
+        q, k = b.rope(q, k, table, head_dim=spec.head_dim)
     b.kv_write(k, v, cache)
     out = b.paged_attention(q, cache, scale=spec.attention_scale, window=layer.window, softcap=spec.attention_softcap)
     return b.mul_by_gate(out, gates[0], "sigmoid") if gates else out
@@ -141,5 +143,5 @@ def _cache_layout(
 
 def _rope_tables(spec: DecoderSpec, max_model_len: int) -> dict[RopeSpec, RopeTable]:
     """Return the table of each rotation that attention layers have."""
-    ropes = dict.fromkeys(layer.rope for layer in spec.layers if layer.mixer == "attention")
+    ropes = dict.fromkeys(layer.rope for layer in spec.layers if layer.mixer == "attention" and layer.rope is not None)
     return {rope: make_rope_table(f"rope.{i}", rope, max_model_len) for i, rope in enumerate(ropes)}

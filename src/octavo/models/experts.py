@@ -47,4 +47,4 @@ def _parts(
     for expert in range(num_experts):
         for index, name in enumerate(names, start=expert * len(names)):
             data = stack.data[index * size : (index + 1) * size]
-            yield f"{prefix}.{expert}.{name}_proj.weight", replace(stack, shape=(rows, width), data=data)
+            yield f"{prefix}.{expert}.{name}_proj.weight", replace(stack, shape=(rows, width), source=data)

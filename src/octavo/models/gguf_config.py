@@ -25,8 +25,6 @@ from octavo.models.rope import (
     yarn_attention_factor,
 )
 
-_GEMMA3_27B_LAYERS = 62
-
 
 def qwen2_spec(file: GgufFile) -> DecoderSpec:
     """Qwen 2 and 2.5."""
@@ -52,30 +50,22 @@ def granite_spec(file: GgufFile) -> DecoderSpec:
 
 
 def olmo2_spec(file: GgufFile) -> DecoderSpec:
-    """OLMo 2."""
-    return replace(decoder_spec(Metadata(file)), block="post", qk_norm="full")
-
-
-def gemma3_spec(file: GgufFile) -> DecoderSpec:
-    """Gemma 3. The metadata lacks the pattern of windows, the local rope base, the activation and the norms' places."""
+    """OLMo 2, and OLMo 3, which has a window on three of four layers, whose rope has no scaling."""
     metadata = Metadata(file)
-    spec = decoder_spec(metadata)
-    window = metadata.size("attention.sliding_window")
-    pattern = metadata.size("attention.sliding_window_pattern", 6)
-    full = spec.layers[0]
-    sliding = LayerSpec(window, RopeSpec(metadata.number("rope.freq_base_swa", 10_000.0), full.rope.rotary_dim))
-    num_layers = len(spec.layers)
-    is_27b = num_layers == _GEMMA3_27B_LAYERS
-    return replace(
-        spec,
-        layers=tuple(full if (i + 1) % pattern == 0 else sliding for i in range(num_layers)),
-        activation="gelu_tanh",
-        block="sandwich",
-        qk_norm="head",
-        embed_scale=spec.hidden_size**0.5,
-        attention_scale=(spec.hidden_size / spec.num_heads if is_27b else spec.head_dim) ** -0.5,
-        final_softcap=metadata.optional_number("final_logit_softcapping"),
-    )
+    spec = replace(decoder_spec(metadata), block="post", qk_norm="full")
+    window = metadata.size("attention.sliding_window", 0)
+    if not window:
+        return spec
+    rope = read_rope(metadata, spec.head_dim)
+    theta = metadata.number("rope.freq_base_swa", rope.theta)
+    return replace(spec, layers=mixed_layers(metadata, 4, window, rope, RopeSpec(theta, rope.rotary_dim)))
+
+
+def smollm3_spec(file: GgufFile) -> DecoderSpec:
+    """SmolLM 3: every fourth layer is without rotation, which the metadata does not say."""
+    spec = decoder_spec(Metadata(file))
+    without = replace(spec.layers[0], rope=None)
+    return replace(spec, layers=tuple(without if i % 4 == 3 else layer for i, layer in enumerate(spec.layers)))
 
 
 class Metadata:
@@ -139,7 +129,7 @@ def decoder_spec(metadata: Metadata) -> DecoderSpec:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ModelLoadError(f"{file.path}: tensor 'token_embd.weight' is missing")
-    layer = LayerSpec(None, _rope(metadata, head_dim))
+    layer = LayerSpec(None, read_rope(metadata, head_dim))
     return DecoderSpec(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
@@ -158,7 +148,26 @@ def decoder_spec(metadata: Metadata) -> DecoderSpec:
     )
 
 
-def _rope(metadata: Metadata, head_dim: int) -> RopeSpec:
+def mixed_layers(
+    metadata: Metadata, pattern: int, window: int, full_rope: RopeSpec, sliding_rope: RopeSpec
+) -> tuple[LayerSpec, ...]:
+    """Return layers with a window but for every `pattern`-th, or for those that the file lists."""
+    num_layers = metadata.size("block_count")
+    key = "attention.sliding_window_pattern"
+    listed = metadata.file.metadata.get(f"{metadata.prefix}.{key}")
+    if isinstance(listed, np.ndarray):
+        if listed.dtype != np.bool_ or len(listed) < num_layers:
+            metadata.fail(key, f"must be a number or a list of {num_layers} booleans")
+        is_sliding = [bool(flag) for flag in listed[:num_layers]]
+    else:
+        pattern = metadata.size(key, pattern)
+        is_sliding = [(i + 1) % pattern != 0 for i in range(num_layers)]
+    full, sliding = LayerSpec(None, full_rope), LayerSpec(window, sliding_rope)
+    return tuple(sliding if flag else full for flag in is_sliding)
+
+
+def read_rope(metadata: Metadata, head_dim: int) -> RopeSpec:
+    """Return the rope of layers without a window."""
     rotary_dim = metadata.size("rope.dimension_count", head_dim)
     if rotary_dim % 2 or rotary_dim > head_dim:
         metadata.fail("rope.dimension_count", f"is {rotary_dim}, expected an even number up to {head_dim}")

@@ -19,7 +19,7 @@ _LAYER = re.compile(r"layers\.(\d{1,9})\.")
 
 
 def hf_spec(config: ConfigReader) -> DecoderSpec:
-    """Read a config.json: a bias counts for the choice, and one expert that all rows take has no gate."""
+    """GLM 4.5 and 4.6: experts in groups, whose choice a bias counts for, and one for all rows, without a gate."""
     config = config.over({"partial_rotary_factor": 0.5})
     spec = decoder_spec(config, [FULL] * read_num_layers(config))
     has_norm = config.flag("use_qk_norm", False)

@@ -22,30 +22,11 @@ LINEAR = "linear_attention"
 
 _GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
-_GEMMA3_DEFAULTS: dict[str, object] = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-    "_sliding_window_pattern": 6,
-    "query_pre_attn_scalar": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-    "rope_theta": 1e6,
-    "rope_local_base_freq": 1e4,
-}
-"""Files of this family leave out what equals the family's default."""
 
-
-def llama_spec(config: ConfigReader) -> DecoderSpec:
-    """Llama 2 and 3, SmolLM2 and the many that share the name."""
+def llama_spec(config: ConfigReader, layer_types: list[str] | None = None) -> DecoderSpec:
+    """Llama 2 and 3, SmolLM2: what the others are told apart by."""
     bias = config.flag("attention_bias", False)
-    spec = decoder_spec(config, [FULL] * read_num_layers(config))
+    spec = decoder_spec(config, layer_types or [FULL] * read_num_layers(config))
     return replace(spec, qkv_bias=bias, o_bias=bias, mlp_bias=config.flag("mlp_bias", False))
 
 
@@ -78,26 +59,34 @@ def granite_spec(config: ConfigReader) -> DecoderSpec:
     )
 
 
+def smollm3_spec(config: ConfigReader) -> DecoderSpec:
+    """SmolLM 3: Llama without rotation on every fourth layer."""
+    num_layers = read_num_layers(config)
+    interval = config.size("no_rope_layer_interval", 4)
+    rotates = [int((i + 1) % interval != 0) for i in range(num_layers)]
+    if config.has("no_rope_layers"):  # whose entries are 1 for layers with rope
+        rotates = config.counts("no_rope_layers")
+    if len(rotates) < num_layers:
+        config.fail("no_rope_layers", f"has {len(rotates)} entries for {num_layers} layers")
+    kinds = [FULL] * num_layers
+    if config.flag("use_sliding_window", False) and config.has("sliding_window"):
+        kinds = read_layer_types(config, [FULL if has_rope else SLIDING for has_rope in rotates[:num_layers]])
+    spec = llama_spec(config.over({"rope_theta": 2e6, "tie_word_embeddings": True}), kinds)
+    layers = zip(spec.layers, rotates, strict=False)
+    return replace(spec, layers=tuple(layer if has_rope else replace(layer, rope=None) for layer, has_rope in layers))
+
+
 def olmo2_spec(config: ConfigReader) -> DecoderSpec:
     """OLMo 2: Llama with norms after the sub-layers instead of before, and over all of q and all of k."""
     return replace(llama_spec(config), block="post", qk_norm="full")
 
 
-def gemma3_spec(config: ConfigReader) -> DecoderSpec:
-    """Gemma 3: norms around each sub-layer, a window on five of six layers, each kind with its own rope."""
-    config = config.over(_GEMMA3_DEFAULTS)
-    pattern = config.size("sliding_window_pattern", config.size("_sliding_window_pattern"))
-    by_pattern = [FULL if (i + 1) % pattern == 0 else SLIDING for i in range(read_num_layers(config))]
-    spec = decoder_spec(config, read_layer_types(config, by_pattern), _gemma3_rope)
-    return replace(
-        spec,
-        block="sandwich",
-        qk_norm="head",
-        embed_scale=spec.hidden_size**0.5,
-        attention_scale=config.number("query_pre_attn_scalar") ** -0.5,
-        attention_softcap=_optional_number(config, "attn_logit_softcapping"),
-        final_softcap=_optional_number(config, "final_logit_softcapping"),
-    )
+def olmo3_spec(config: ConfigReader) -> DecoderSpec:
+    """OLMo 3: OLMo 2 with a window on three of four layers, whose rope has no scaling."""
+    by_pattern = [FULL if (i + 1) % 4 == 0 else SLIDING for i in range(read_num_layers(config))]
+    spec = decoder_spec(config.over({"rope_theta": 5e5}), read_layer_types(config, by_pattern), _olmo3_rope)
+    bias = config.flag("attention_bias", False)
+    return replace(spec, block="post", qk_norm="full", qkv_bias=bias, o_bias=bias)
 
 
 def decoder_spec(
@@ -171,18 +160,18 @@ def _qwen_layer_types(config: ConfigReader) -> list[str]:
     return read_layer_types(config, [SLIDING if i >= first else FULL for i in range(num_layers)])
 
 
-def _gemma3_rope(config: ConfigReader, kind: str, head_dim: int) -> RopeSpec:
-    """Return the rope of one kind of layer; in the 4.x dialect the local one has its own base and no scaling."""
+def _olmo3_rope(config: ConfigReader, kind: str, head_dim: int) -> RopeSpec:
+    """Return the rope of one kind of layer; in the 4.x dialect the scaling is that of full layers."""
     if kind == SLIDING and not config.has("rope_parameters"):
-        return RopeSpec(config.number("rope_local_base_freq"), head_dim)
+        return RopeSpec(config.number("rope_theta"), head_dim)
     return read_rope(config, kind, head_dim)
 
 
 def _max_positions(config: ConfigReader) -> int:
-    """Return the context length; yarn files of the 4.x time state the length before the scaling."""
+    """Return the context length; files with yarn of the 4.x time, or with dynamic, state that before the scaling."""
     positions = config.size("max_position_embeddings", 2048)
     scaling = config.nested("rope_parameters") or config.nested("rope_scaling")
-    if scaling is None or scaling.text("rope_type", scaling.text("type", "default")) != "yarn":
+    if scaling is None or scaling.text("rope_type", scaling.text("type", "default")) not in ("yarn", "dynamic"):
         return positions
     original = scaling.size("original_max_position_embeddings", positions)
     positions = max(positions, int(original * scaling.number("factor", 1.0)))
@@ -197,7 +186,3 @@ def _activation(config: ConfigReader) -> Gate:
     if name not in _GATES:
         config.fail(key, f"is {name!r}, supported: {', '.join(_GATES)}")
     return _GATES[name]
-
-
-def _optional_number(config: ConfigReader, key: str) -> float | None:
-    return config.number(key) if config.has(key) else None

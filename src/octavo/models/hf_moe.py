@@ -44,7 +44,7 @@ def qwen2_moe_spec(config: ConfigReader) -> DecoderSpec:
 
 
 def qwen3_moe_spec(config: ConfigReader) -> DecoderSpec:
-    """Qwen 3 MoE."""
+    """Qwen 3 MoE: Qwen 3 with experts on the layers that the config names, all but `mlp_only_layers`."""
     _refuse_window(config)
     return with_qwen_experts(qwen3_spec(config), config, renormalize=config.flag("norm_topk_prob", False))
 

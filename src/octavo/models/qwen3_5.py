@@ -39,7 +39,7 @@ _MAX_HEAD_DIM = 512
 
 
 def hf_spec(config: ConfigReader) -> DecoderSpec:
-    """Read the text model's part of a config.json."""
+    """Qwen 3.5: Gated DeltaNet on three of four layers, attention with an output gate on the fourth; text only."""
     config = config.over(_DEFAULTS)
     interval = config.size("full_attention_interval")
     by_interval = [FULL if (i + 1) % interval == 0 else LINEAR for i in range(read_num_layers(config))]
@@ -65,7 +65,7 @@ def hf_spec(config: ConfigReader) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Read the metadata of a GGUF file. The blocks of its draft model are not part of the model."""
+    """Qwen 3.5. The blocks of its draft model are not part of the model."""
     metadata = Metadata(file)
     spec = gguf_decoder_spec(metadata)
     num_layers = len(spec.layers) - metadata.size("nextn_predict_layers", 0)
@@ -152,7 +152,11 @@ def adapt_hf(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
 def adapt_gguf(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
     """Return the tensors as the program wants them, without those of the draft model's blocks."""
     first = len(spec.layers)
-    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if _block(name) < first}
+    tensors = {
+        name.replace("self_attn.qkv_proj", "linear_attn.in_proj_qkv"): tensor
+        for name, tensor in checkpoint.tensors.items()
+        if _block(name) < first
+    }
     if len(tensors) < len(checkpoint.tensors):
         logger.warning("%s: the draft model in blocks from %d on is not used", checkpoint.source, first)
     return _adapt(Checkpoint(checkpoint.source, tensors), spec)

@@ -8,12 +8,24 @@ from typing import TypeAlias
 
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile
-from octavo.formats.gguf_types import supported_names
-from octavo.models import gguf_config, gguf_moe, glm4_moe, hf_config, hf_moe, qwen3_5, qwen3_next
+from octavo.models import (
+    gemma,
+    gguf_config,
+    gguf_moe,
+    glm4,
+    glm4_moe,
+    hf_config,
+    hf_moe,
+    phi3,
+    qwen3_5,
+    qwen3_next,
+)
 from octavo.models.base import DecoderSpec
 from octavo.models.config_reader import ConfigReader
 from octavo.models.experts import split_experts
+from octavo.models.fused import split_fused
 from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.prequantized import read_scheme
 
 Adapt: TypeAlias = Callable[[Checkpoint, DecoderSpec], Checkpoint]
 
@@ -46,8 +58,11 @@ class GgufArchitecture:
 
 
 HF_ARCHITECTURES: dict[str, HfArchitecture] = {
-    "Gemma3ForCausalLM": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
-    "Gemma3ForConditionalGeneration": HfArchitecture(hf_config.gemma3_spec, norm_offset=1.0),
+    "Gemma2ForCausalLM": HfArchitecture(gemma.gemma2_spec, norm_offset=1.0),
+    "Gemma3ForCausalLM": HfArchitecture(gemma.gemma3_spec, norm_offset=1.0),
+    "Gemma3ForConditionalGeneration": HfArchitecture(gemma.gemma3_spec, norm_offset=1.0),
+    "GemmaForCausalLM": HfArchitecture(gemma.gemma_spec, norm_offset=1.0),
+    "Glm4ForCausalLM": HfArchitecture(glm4.hf_spec, adapt=glm4.adapt_hf),
     "Glm4MoeForCausalLM": HfArchitecture(glm4_moe.hf_spec, adapt=glm4_moe.adapt_hf),
     "GraniteForCausalLM": HfArchitecture(hf_config.granite_spec),
     "GraniteMoeForCausalLM": HfArchitecture(hf_moe.granite_moe_spec, adapt=split_experts),
@@ -55,7 +70,9 @@ HF_ARCHITECTURES: dict[str, HfArchitecture] = {
     "MistralForCausalLM": HfArchitecture(hf_config.mistral_spec),
     "MixtralForCausalLM": HfArchitecture(hf_moe.mixtral_spec, adapt=split_experts),
     "Olmo2ForCausalLM": HfArchitecture(hf_config.olmo2_spec),
+    "Olmo3ForCausalLM": HfArchitecture(hf_config.olmo3_spec),
     "OlmoeForCausalLM": HfArchitecture(hf_moe.olmoe_spec, adapt=split_experts),
+    "Phi3ForCausalLM": HfArchitecture(phi3.hf_spec, adapt=split_fused),
     "Qwen2ForCausalLM": HfArchitecture(hf_config.qwen2_spec),
     "Qwen2MoeForCausalLM": HfArchitecture(hf_moe.qwen2_moe_spec, adapt=split_experts),
     "Qwen3ForCausalLM": HfArchitecture(hf_config.qwen3_spec),
@@ -67,28 +84,34 @@ HF_ARCHITECTURES: dict[str, HfArchitecture] = {
     "Qwen3_5MoeForConditionalGeneration": HfArchitecture(
         qwen3_next.moe_spec, norm_offset=1.0, adapt=qwen3_next.adapt_moe
     ),
+    "SmolLM3ForCausalLM": HfArchitecture(hf_config.smollm3_spec),
 }
 
 GGUF_ARCHITECTURES: dict[str, GgufArchitecture] = {
-    "gemma3": GgufArchitecture(gguf_config.gemma3_spec),
+    "gemma": GgufArchitecture(gemma.gemma_gguf_spec),
+    "gemma2": GgufArchitecture(gemma.gemma2_gguf_spec),
+    "gemma3": GgufArchitecture(gemma.gemma3_gguf_spec),
+    "glm4": GgufArchitecture(glm4.gguf_spec, adapt=glm4.adapt_gguf),
     "granite": GgufArchitecture(gguf_config.granite_spec, permuted_qk=True),
     "granitemoe": GgufArchitecture(gguf_moe.granite_moe_spec, permuted_qk=True, adapt=split_experts),
     "llama": GgufArchitecture(gguf_moe.llama_spec, permuted_qk=True, adapt=split_experts),
     "olmo2": GgufArchitecture(gguf_config.olmo2_spec),
     "olmoe": GgufArchitecture(gguf_moe.olmoe_spec, adapt=split_experts),
+    "phi3": GgufArchitecture(phi3.gguf_spec, adapt=phi3.adapt_gguf),
     "qwen2": GgufArchitecture(gguf_config.qwen2_spec),
     "qwen2moe": GgufArchitecture(gguf_moe.qwen2_moe_spec, adapt=split_experts),
     "qwen3": GgufArchitecture(gguf_config.qwen3_spec),
     "qwen3moe": GgufArchitecture(gguf_moe.qwen3_moe_spec, adapt=split_experts),
     "qwen35": GgufArchitecture(qwen3_5.gguf_spec, adapt=qwen3_5.adapt_gguf),
     "qwen35moe": GgufArchitecture(qwen3_next.moe_gguf_spec, adapt=qwen3_next.adapt_moe_gguf),
+    "smollm3": GgufArchitecture(gguf_config.smollm3_spec, permuted_qk=True),
 }
 
 
 def hf_architecture(config: Mapping[str, object], source: str) -> HfArchitecture:
     """Return the architecture of a config.json; `source` names it in errors."""
     reader = ConfigReader(config, source)
-    _refuse_quantized(reader)
+    read_scheme(config, source)
     names = reader.strings("architectures")
     for name in names:
         if name in HF_ARCHITECTURES:
@@ -105,7 +128,6 @@ def spec_from_hf(config: Mapping[str, object], source: str) -> DecoderSpec:
     text = ConfigReader(config, source).nested("text_config")
     if text is None:
         return architecture.read_spec(ConfigReader(config, source))
-    _refuse_quantized(text)
     return architecture.read_spec(text.over({"tie_word_embeddings": config.get("tie_word_embeddings")}))
 
 
@@ -121,15 +143,3 @@ def gguf_architecture(file: GgufFile) -> GgufArchitecture:
 def spec_from_gguf(file: GgufFile) -> DecoderSpec:
     """Read the spec of a GGUF file."""
     return gguf_architecture(file).read_spec(file)
-
-
-def _refuse_quantized(config: ConfigReader) -> None:
-    for key in ("quantization_config", "compression_config"):
-        quantization = config.nested(key)
-        if quantization is not None:
-            method = quantization.text("quant_method", quantization.text("quant_algo", "an unnamed method"))
-            config.fail(
-                key,
-                f"says that the weights are quantised with {method}, which is not supported; supported:"
-                f" safetensors in F32, F16 or BF16 (which quantization='q4' rounds), and GGUF in {supported_names()}",
-            )
