@@ -32,7 +32,7 @@ class EventLog:
     """A sink that keeps everything."""
 
     enabled = True
-    wants_steps = True
+    wants_steps = wants_blocks = True
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -106,6 +106,7 @@ def make_request(
     priority: int = 0,
     cache_salt: str | None = None,
     make_stop_checker: Any = None,
+    make_constraint: Any = None,
     is_streamed: bool = True,
     eos: int = EOS,
     **params: Any,
@@ -122,6 +123,7 @@ def make_request(
         priority=priority,
         cache_salt=cache_salt,
         make_stop_checker=make_stop_checker,
+        make_constraint=make_constraint,
         is_streamed=is_streamed,
     )
 

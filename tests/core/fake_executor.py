@@ -106,6 +106,10 @@ class FakeExecutor:
             self._check_visible(seat, position)
         return self._sample(handle, rows)
 
+    @property
+    def progress(self) -> int:
+        return 0
+
     def cancel(self) -> None:
         self.is_cancelled = True
 

@@ -53,9 +53,9 @@ def test_cached_blocks_are_evicted_only_when_nothing_else_is_left() -> None:
     cached = pool.allocate(0)
     pool.cache(cached)
     assert [pool.allocate(0).block_id for _ in range(2)] == [1, 2]
-    assert pool.log.events == []
+    assert pool.log.of(BlockEvicted) == []
     assert pool.allocate(0) is cached
-    assert pool.log.events == [BlockEvicted(0, 0)]
+    assert pool.log.of(BlockEvicted) == [BlockEvicted(0, 0)]
 
 
 def test_the_block_unused_for_longest_is_evicted_first_over_all_groups() -> None:

@@ -263,7 +263,7 @@ def test_a_closed_engine_takes_nothing() -> None:
 
 def test_an_engine_that_nobody_listens_to_makes_no_events() -> None:
     engine = Engine(num_blocks=5)
-    engine.log.enabled = engine.log.wants_steps = False
+    engine.log.enabled = engine.log.wants_steps = engine.log.wants_blocks = False
     engine.add(*(make_endless(f"r{i}", i, max_tokens=9, n=2, temperature=1.0) for i in range(3)))
     with pytest.raises(RequestError):
         engine.add(make_endless("huge", 9, prompt_len=60))

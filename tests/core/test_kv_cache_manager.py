@@ -7,7 +7,7 @@ from core_helpers import FULL, EventLog, make_manager, make_request
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.request import Request
 from octavo.core.step import Move
-from octavo.observe.events import PrefixCacheHit
+from octavo.observe.events import BlockAllocated, BlockCopied, BlockReleased, BlockShared, PrefixCacheHit
 
 
 def start(manager: KVCacheManager, request: Request, num_tokens: int | None = None) -> list[list[int]]:
@@ -255,3 +255,35 @@ def test_integrity_notices(damage: str) -> None:
         manager.index.attach(manager.index.child(one.blocks.node, b"x", None), tail)
     with pytest.raises(AssertionError):
         check_manager(manager, running)
+
+
+def test_blocks_tell_when_they_change_hands() -> None:
+    log = EventLog()
+    manager = make_manager(events=log)
+    parent, child = fork(manager, 6)
+    generate(manager, parent, 1)
+    manager.free(child)
+    moves = [
+        event for event in log.events if isinstance(event, (BlockAllocated, BlockShared, BlockCopied, BlockReleased))
+    ]
+    assert moves == [
+        BlockAllocated(0, 0),
+        BlockAllocated(0, 1),
+        BlockShared(0, 0, 2),
+        BlockShared(0, 1, 2),
+        BlockAllocated(0, 2),
+        BlockCopied("p", 0, 0, source=1, target=2),
+        BlockReleased(0, 1, 1, is_published=False),
+        BlockReleased(0, 1, 0, is_published=False),
+        BlockReleased(0, 0, 1, is_published=True),
+    ]
+
+
+def test_blocks_are_silent_where_nobody_wants_to_hear_of_them() -> None:
+    log = EventLog()
+    log.wants_blocks = False
+    manager = make_manager(events=log)
+    parent, child = fork(manager, 6)
+    generate(manager, parent, 1)
+    manager.free(child)
+    assert log.events == []

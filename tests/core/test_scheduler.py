@@ -470,6 +470,8 @@ def test_each_step_is_told_in_numbers() -> None:
             num_free_blocks=13,
             num_computed_tokens=(0, 0),
             num_scheduled_tokens=(6, 4),
+            seats=(0, 1),
+            logit_seats=(0, 2, 1),
         )
     ]
 

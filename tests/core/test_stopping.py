@@ -21,6 +21,18 @@ class StopAt:
         return "END" if token_id == self.token_id else None
 
 
+class EndAt:
+    """A grammar that one token completes."""
+
+    def __init__(self, token_id: int) -> None:
+        self.token_id = token_id
+        self.seen: list[int] = []
+
+    def append(self, token_id: int) -> bool:
+        self.seen.append(token_id)
+        return token_id == self.token_id
+
+
 def give(request: Request, *token_ids: int) -> Stop | None:
     """Append tokens; return what the last one means."""
     stop = None
@@ -47,6 +59,13 @@ def name_case(value: object) -> str:
         ({"stop_token_ids": [EOS], "ignore_eos": True}, EOS, ("stop", EOS)),
         ({"make_stop_checker": lambda: StopAt(3)}, 3, ("stop", "END")),
         ({"make_stop_checker": lambda: StopAt(EOS)}, EOS, ("stop", None)),
+        ({"make_constraint": lambda: EndAt(3)}, 3, ("stop", None)),
+        ({"make_constraint": lambda: EndAt(4)}, 3, None),
+        ({"make_constraint": lambda: EndAt(3), "make_stop_checker": lambda: StopAt(3)}, 3, ("stop", None)),
+        ({"make_constraint": lambda: EndAt(EOS), "stop_token_ids": [3]}, 3, ("stop", 3)),
+        ({"make_constraint": lambda: EndAt(EOS), "ignore_eos": True}, EOS, ("stop", None)),
+        ({"make_constraint": lambda: EndAt(EOS), "min_tokens": 3}, EOS, ("stop", None)),
+        ({"make_constraint": lambda: EndAt(3), "max_tokens": 1}, 3, ("stop", None)),
         ({"max_tokens": 1}, 3, ("length", None)),
         ({"max_tokens": 1}, EOS, ("stop", None)),
         ({"max_tokens": 1, "make_stop_checker": lambda: StopAt(3)}, 3, ("stop", "END")),
@@ -73,3 +92,13 @@ def test_the_stop_checker_sees_tokens_that_min_tokens_holds_back() -> None:
     give(request, EOS, 1)
     assert isinstance(request.stop_checker, StopAt)
     assert request.stop_checker.seen == [EOS, 1]
+
+
+def test_each_completion_follows_a_grammar_of_its_own() -> None:
+    parent = make_request(make_constraint=lambda: EndAt(EOS), n=2, temperature=1.0)
+    child = parent.spawn()
+    give(parent, 3, 4)
+    give(child, 5)
+    assert isinstance(parent.constraint, EndAt)
+    assert isinstance(child.constraint, EndAt)
+    assert (parent.constraint.seen, child.constraint.seen) == ([3, 4], [5])

@@ -48,6 +48,10 @@ class FakeProgram:
         rows, columns = choices["row"][:, None], np.arange(max(0, batch.max_logprobs), dtype=np.int32)
         return SampleOutput(results, rows + columns, (-rows - 0.5 * columns).astype(np.float32), native_seconds=0.5)
 
+    @property
+    def progress(self) -> int:
+        return 0
+
     def cancel(self) -> None:
         self.num_cancels += 1
 

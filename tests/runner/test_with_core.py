@@ -97,6 +97,10 @@ class HashProgram:
         results["token_id"] = [token_of(*row) for row in rows]
         return SampleOutput(results, np.zeros((len(choices), 0), np.int32), np.zeros((len(choices), 0), np.float32))
 
+    @property
+    def progress(self) -> int:
+        return 0
+
     def cancel(self) -> None:
         raise AssertionError("nobody cancels")
 

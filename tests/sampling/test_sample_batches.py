@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.program.forward_batch import CHOICE_DTYPE, SampleBatch
+from octavo.program.forward_batch import CHOICE_DTYPE, AllowedTokens, SampleBatch
 from octavo.sampling import sampler as sampler_module
 from octavo.sampling.sampler import ALL_ALLOWED, NO_LOGPROBS, SampledRows, Sampler, ScoredRows
 from octavo.sampling_params import SamplingParams
@@ -13,9 +13,13 @@ from octavo.sampling_params import SamplingParams
 VOCAB = 70
 
 
-def make_rows(*entries: tuple[int, int, int], masks: np.ndarray | None = None) -> SampledRows:
+def make_rows(*entries: tuple[int, int, int], masks: AllowedTokens | None = None) -> SampledRows:
     rows, seats, positions = np.array(entries, np.int32).reshape(-1, 3).T
     return SampledRows(rows, seats, positions, masks)
+
+
+def make_masks(bits: dict[int, list[int]], failures: dict[int, str] | None = None) -> AllowedTokens:
+    return AllowedTokens(np.array(list(bits), np.int32), np.array(list(bits.values()), np.uint32), failures or {})
 
 
 def make_sampler(**by_seat: SamplingParams) -> Sampler:
@@ -119,11 +123,34 @@ def test_only_rows_with_allowed_tokens_have_a_mask() -> None:
 
 def test_grammar_masks_are_cut_with_the_allowed_tokens() -> None:
     sampler = make_sampler(seat0=SamplingParams(), seat1=SamplingParams(allowed_token_ids=[0, 33]))
-    masks = np.array([[5, 0, 0], [3, 2, 1]], np.uint32)
+    masks = make_masks({0: [5, 0, 0], 1: [3, 2, 1]})
     batch, _ = sampler.build(make_rows((0, 0, 4), (1, 1, 4), masks=masks), TOKENS)
     assert batch.choices["allowed_row"].tolist() == [0, 1]
     assert batch.allowed.tolist() == [[5, 0, 0], [1, 2, 0]]
-    assert masks.tolist() == [[5, 0, 0], [3, 2, 1]]
+    assert masks.bits.tolist() == [[5, 0, 0], [3, 2, 1]]
+
+
+def test_rows_without_a_grammar_stay_free_beside_one_that_has_it() -> None:
+    sampler = make_sampler(
+        seat0=SamplingParams(), seat1=SamplingParams(), seat2=SamplingParams(allowed_token_ids=[0, 33])
+    )
+    rows = make_rows((0, 0, 4), (1, 1, 4), (2, 2, 4), masks=make_masks({1: [3, 2, 1]}))
+    batch, _ = sampler.build(rows, TOKENS)
+    assert batch.choices["allowed_row"].tolist() == [ALL_ALLOWED, 0, 1]
+    assert batch.allowed.tolist() == [[3, 2, 1], [1, 2, 0]]
+
+
+def test_a_row_whose_grammar_allows_nothing_fails_with_its_reason() -> None:
+    sampler = make_sampler(seat0=SamplingParams(), seat1=SamplingParams())
+    masks = make_masks({0: [1, 0, 0], 1: [0, 0, 0]}, failures={1: "dead end"})
+    _, errors = sampler.build(make_rows((0, 0, 4), (1, 1, 4), masks=masks), TOKENS)
+    assert errors == {1: "dead end"}
+
+
+def test_min_tokens_of_a_request_with_a_grammar_are_left_to_its_masks() -> None:
+    sampler = make_sampler(seat0=SamplingParams(min_tokens=9, structured_outputs={"regex": "a"}))
+    batch, _ = sampler.build(make_rows((0, 0, 4)), TOKENS)
+    assert len(batch.edits) == 0
 
 
 @pytest.mark.parametrize(
@@ -200,6 +227,6 @@ def test_seats_that_changed_hands_are_gathered_anew() -> None:
 def test_masks_of_one_step_are_gone_in_the_next() -> None:
     sampler = make_sampler(seat0=SamplingParams())
     rows = make_rows((0, 0, 4))
-    sampler.build(SampledRows(rows.rows, rows.seats, rows.positions, np.ones((1, 3), np.uint32)), TOKENS)
+    sampler.build(SampledRows(rows.rows, rows.seats, rows.positions, make_masks({0: [1, 1, 1]})), TOKENS)
     batch, _ = sampler.build(rows, TOKENS)
     assert batch.choices["allowed_row"].tolist() == [ALL_ALLOWED]

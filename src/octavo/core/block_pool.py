@@ -8,11 +8,11 @@ hit), or *free*. Handed out are free ones first (the last freed first, warm in t
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from octavo.observe.events import NULL_SINK, BlockEvicted, EventSink
+from octavo.observe.events import NULL_SINK, BlockAllocated, BlockEvicted, BlockReleased, BlockShared, EventSink
 
 if TYPE_CHECKING:
     from octavo.core.executor import CacheCapacity
@@ -94,6 +94,10 @@ class BlockPool:
                 return -1
         return min(num_bytes // sum(self.block_bytes[: self._num_paged]), *left[: self._num_paged])
 
+    def cached(self, group: int) -> Iterable[Block]:
+        """Return the blocks of a group that nobody uses and that may be hit, the oldest first."""
+        return self._cached[group]
+
     def num_used_paged(self) -> int:
         """Return the blocks in use, which slots and snapshots of recurrent states are not."""
         return sum(self.num_used[: self._num_paged])
@@ -122,6 +126,8 @@ class BlockPool:
         self.num_used[group] += 1
         self.used_bytes += num_bytes
         self.held_bytes += num_bytes
+        if self._events.wants_blocks:
+            self._events.emit(BlockAllocated(group, block.block_id))
         return block
 
     def touch(self, block: Block) -> None:
@@ -131,10 +137,14 @@ class BlockPool:
             self.num_used[block.group] += 1
             self.used_bytes += self.block_bytes[block.group]
         block.ref_cnt += 1
+        if self._events.wants_blocks:
+            self._events.emit(BlockShared(block.group, block.block_id, block.ref_cnt))
 
     def release(self, block: Block) -> None:
         """Take a user from a block; without any, a published one is cached, another free. Mutates: block, the pool."""
         block.ref_cnt -= 1
+        if self._events.wants_blocks:
+            self._events.emit(BlockReleased(block.group, block.block_id, block.ref_cnt, block.node is not None))
         if block.ref_cnt:
             assert block.ref_cnt > 0, f"block {block.block_id} of group {block.group} was released too often"
             return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from octavo.core.step import EngineCoreOutput, SchedulerOutput
 
 MaskSource = Callable[["SchedulerOutput"], object]
-"""Returns a plan's allowed-token bits per logit row, or None; works while the step is computed."""
+"""Returns the allowed-token bits of a plan's logit rows, or None; works while the step is computed."""
 
 
 class EngineCore:
@@ -90,12 +90,10 @@ class EngineCore:
         """
         self._check_alive()
         request.max_tokens = self.check_fits(request.prompt_len, request.max_tokens)
-        if request.request_id in self.scheduler.roster:
-            raise RequestError(
-                f"request id {request.request_id!r} is in use; choose another, or wait until it has ended",
-                parameter="request_id",
-                value=request.request_id,
-            )
+        request_id = request.request_id
+        if request_id in self.scheduler.roster:
+            message = f"request id {request_id!r} is in use; choose another, or wait until it has ended"
+            raise RequestError(message, parameter="request_id", value=request_id)
         self.scheduler.add(request)
 
     def abort_request(self, request_id: str) -> None:

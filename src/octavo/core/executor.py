@@ -28,7 +28,7 @@ class StepHandle(Protocol):
 
 
 class Executor(Protocol):
-    """Runs plans. All methods but `cancel` are called from the engine thread only."""
+    """Runs plans. All but `cancel` and `progress` is for the engine thread only."""
 
     def capacity(self) -> CacheCapacity:
         """Return the cache that the control plane may hand out."""
@@ -41,7 +41,7 @@ class Executor(Protocol):
     def sample(self, handle: StepHandle, masks: object | None) -> ModelRunnerOutput:
         """Wait for the step, then sample its logit rows.
 
-        `masks` are the grammar's allowed-token bits per logit row, or None.
+        `masks` are the grammars' allowed-token bits of logit rows, or None.
 
         Raises: whatever made the step fail; `StepCancelledError` after `cancel`. A failed step has published nothing.
         """
@@ -49,6 +49,11 @@ class Executor(Protocol):
 
     def cancel(self) -> None:
         """Ask the running step to stop at the next op. Safe from any thread and from a signal handler."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """A counter that moves while a step is computed. Safe from any thread."""
         ...
 
     def release_blocks(self, group: int, block_ids: list[int]) -> None:

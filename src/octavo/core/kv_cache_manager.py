@@ -17,7 +17,7 @@ from octavo.core.prefix_index import PrefixIndex, PrefixNode
 from octavo.core.request import BlockTables, Request
 from octavo.core.state_slots import SNAPSHOT_INTERVAL, StateSlots
 from octavo.core.step import Move
-from octavo.observe.events import NULL_SINK, EventSink, PrefixCacheHit
+from octavo.observe.events import NULL_SINK, BlockCopied, EventSink, PrefixCacheHit
 
 if TYPE_CHECKING:
     from octavo.cache_spec import CacheGroupSpec
@@ -253,6 +253,9 @@ class KVCacheManager:
                 blocks.slots[group - num_paged] = private
                 blocks.moves.append(Move("copy_state", group, shared.block_id, private.block_id))
             blocks.replaced.append((group, index))
+            if self._events.wants_blocks:
+                ids = (shared.block_id, private.block_id)
+                self._events.emit(BlockCopied(request.request_id, request.index, group, *ids))
             self.pool.release(shared)
         blocks.shares_tail = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +21,14 @@ class StopChecker(Protocol):
 
     def append(self, token_id: int) -> str | None:
         """Take one more token; return the stop string it completes, if any. Observes `min_tokens` itself."""
+        ...
+
+
+class TokenConstraint(Protocol):
+    """Follows the grammar of one completion, token by token; the mask source knows what it allows next."""
+
+    def append(self, token_id: int) -> bool:
+        """Take one more token; return whether it ends the output."""
         ...
 
 
@@ -86,6 +94,8 @@ class Request:
     """Cached blocks are shared only with requests of the same salt."""
     make_stop_checker: Callable[[], StopChecker] | None = field(default=None, kw_only=True)
     """Called once per completion, if stop strings are to be looked for."""
+    make_constraint: Callable[[], TokenConstraint] | None = field(default=None, kw_only=True)
+    """Called once per completion, if a grammar restricts its tokens."""
     is_streamed: bool = field(default=True, kw_only=True)
     """Each token is told at once; else the first is, and the rest at the end: nobody is woken in between."""
     index: int = field(default=0, kw_only=True)
@@ -103,6 +113,7 @@ class Request:
     ends_early: frozenset[int] = field(init=False)
     """Token ids that end the output before its length does."""
     stop_checker: StopChecker | None = field(init=False)
+    constraint: TokenConstraint | None = field(init=False)
 
     status: RequestStatus = field(default=RequestStatus.WAITING, init=False)
     defer_reason: DeferReason | None = field(default=None, init=False)
@@ -127,6 +138,7 @@ class Request:
         self.rank = (self.priority, self.arrival, self.index)
         self.ends_early = self.params.all_stop_token_ids
         self.stop_checker = self.make_stop_checker() if self.make_stop_checker else None
+        self.constraint = self.make_constraint() if self.make_constraint else None
         self.num_scored_tokens = 1 if self.wants_prompt_logprobs else self.prompt_len
 
     def spawn(self) -> Request:
@@ -137,19 +149,8 @@ class Request:
         assert self.num_unborn > 0, "all completions are born"
         index = self.params.n - self.num_unborn
         self.num_unborn -= 1
-        child = Request(
-            self.request_id,
-            self.token_ids[: self.prompt_len],
-            self.params,
-            arrival=self.arrival,
-            seed=self.seed - self.index + index,
-            max_tokens=self.max_tokens,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            make_stop_checker=self.make_stop_checker,
-            is_streamed=self.is_streamed,
-            index=index,
-        )
+        prompt, seed = self.token_ids[: self.prompt_len], self.seed - self.index + index
+        child = replace(self, prompt_token_ids=prompt, seed=seed, index=index)
         child.rank = (*self.rank[:2], index)
         return child
 

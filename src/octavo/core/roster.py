@@ -93,9 +93,8 @@ class Roster:
         outputs = [take_output(request, finish_reason, None, error)]
         for index in range(request.params.n - request.num_unborn, request.params.n):
             seed = request.seed - request.index + index
-            outputs.append(
-                EngineCoreOutput(request.request_id, index, [], finish_reason=finish_reason, error=error, seed=seed)
-            )
+            ending = EngineCoreOutput(request.request_id, index, [], None, None, finish_reason, None, error, seed=seed)
+            outputs.append(ending)
         self.retire(request, finish_reason, None)
         return outputs
 
@@ -141,18 +140,10 @@ def take_output(
     error: str | None = None,
 ) -> EngineCoreOutput:
     """Return an output with all tokens of a completion that were not told yet. Mutates: request."""
+    new_ids, logprobs = request.token_ids[request.num_told_tokens :].tolist(), request.untold_logprobs or None
+    counts = (max(request.num_cached_tokens, 0), request.num_preemptions, request.seed)
     output = EngineCoreOutput(
-        request.request_id,
-        request.index,
-        request.token_ids[request.num_told_tokens :].tolist(),
-        request.untold_logprobs or None,
-        None,
-        finish_reason,
-        stop_reason,
-        error,
-        max(request.num_cached_tokens, 0),
-        request.num_preemptions,
-        request.seed,
+        request.request_id, request.index, new_ids, logprobs, None, finish_reason, stop_reason, error, *counts
     )
     request.num_told_tokens = request.num_tokens
     request.untold_logprobs = []

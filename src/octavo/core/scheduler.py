@@ -15,7 +15,7 @@ from octavo.core.admission import AdmissionPolicy
 from octavo.core.chunking import ChunkSizer
 from octavo.core.fault_search import FaultSearch
 from octavo.core.planner import StepPlanner
-from octavo.core.request import Request
+from octavo.core.request import Request, TokenConstraint
 from octavo.core.roster import Roster, take_output
 from octavo.core.step import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from octavo.core.step_plan import PlannedStep, PlanWriter
@@ -39,18 +39,17 @@ class Scheduler:
         config: SchedulerConfig,
         manager: KVCacheManager,
         *,
+        admission: AdmissionPolicy | None = None,
         events: ev.EventSink = ev.NULL_SINK,
     ) -> None:
         self._policy = config.policy
         self.manager = manager
-        self.roster = Roster(config.max_num_seqs, manager, events)
-        self.admission = AdmissionPolicy(config, manager)
+        self.roster = roster = Roster(config.max_num_seqs, manager, events)
+        self.admission = admission or AdmissionPolicy(config, manager)
         self._chunk_sizer = ChunkSizer(config)
-        self._search = FaultSearch()
+        self._search = search = FaultSearch()
         self._events = events
-        self._planner = StepPlanner(
-            config, manager, self.roster, self.admission, self._chunk_sizer, self._search, events
-        )
+        self._planner = StepPlanner(config, manager, roster, self.admission, self._chunk_sizer, search, events)
         self._writer = PlanWriter()
         self.num_generated_tokens = 0
         self.peak_used_blocks = 0
@@ -121,7 +120,8 @@ class Scheduler:
         self._chunk_sizer.times.observe(num_decoding, step.num_tokens - num_decoding, result.step_seconds)
         self.manager.pool.trim()
         if self._events.wants_steps:
-            self._events.emit(ev.StepFinished(plan.step_id, result.step_seconds, result.native_seconds))
+            seconds = (result.step_seconds, result.native_seconds, result.forward_seconds)
+            self._events.emit(ev.StepFinished(plan.step_id, *seconds, tuple(result.token_ids)))
         return outputs
 
     def _take_token(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> list[EngineCoreOutput]:
@@ -181,6 +181,11 @@ class Scheduler:
         """Whether a plan was made and not accounted for."""
         return self._step is not None
 
+    @property
+    def open_constraints(self) -> list[TokenConstraint | None]:
+        """What restricts the token of each logit row of the open step."""
+        return [request.constraint for request in self._step.samplers] if self._step else []
+
     def fail_step(self, error: BaseException) -> list[EngineCoreOutput]:
         """Undo the open step, which raised `error`, and go on with the search for the request that broke it.
 
@@ -239,6 +244,8 @@ class Scheduler:
             num_free_blocks=self.manager.pool.num_free_rows(),
             num_computed_tokens=tuple(step.plan.num_computed_tokens.tolist()),
             num_scheduled_tokens=tuple(step.plan.num_scheduled_tokens.tolist()),
+            seats=tuple(step.plan.seats.tolist()),
+            logit_seats=tuple(step.plan.logit_seats.tolist()),
         )
         self._events.emit(event)
 

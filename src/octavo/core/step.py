@@ -176,6 +176,8 @@ class ModelRunnerOutput:
     """Wall time of the step, measured by the data plane: the control plane reads no clock."""
     native_seconds: float = 0.0
     """The part of `step_seconds` spent inside native code."""
+    forward_seconds: float = 0.0
+    """The part of `step_seconds` until `submit` was done; sampling is the rest."""
 
 
 @dataclass(slots=True)

@@ -16,13 +16,16 @@ def check_stop(request: Request) -> Stop | None:
     """Return why the last token of `request` ends it, or None.
 
     `min_tokens` holds back all but the length; the stop checker is fed every token until then and counts for itself.
-    Mutates: the request's stop checker.
+    The same goes for the constraint, whose end counts before `min_tokens` too: nothing else could follow.
+    Mutates: the request's stop checker and constraint.
     """
     token_id = request.token_ids[-1]
     num_output_tokens = request.num_output_tokens
     if token_id in request.ends_early and num_output_tokens >= request.params.min_tokens:
         is_eos = token_id in request.params.eos_token_ids and not request.params.ignore_eos
         return ("stop", None) if is_eos else ("stop", token_id)
+    if request.constraint is not None and request.constraint.append(token_id):
+        return ("stop", None)
     if request.stop_checker is not None:
         matched = request.stop_checker.append(token_id)
         if matched is not None:

@@ -102,6 +102,42 @@ class StateSaved(NamedTuple):
     """The prefix that it stands for."""
 
 
+class BlockAllocated(NamedTuple):
+    """A free block or slot was handed out, and has one user."""
+
+    group: int
+    block_id: int
+
+
+class BlockShared(NamedTuple):
+    """A block or slot whose contents are known got one more user."""
+
+    group: int
+    block_id: int
+    ref_cnt: int
+    """Its users now; 1 if it was only cached."""
+
+
+class BlockCopied(NamedTuple):
+    """A request got a copy of its own of what others use too, because it is about to write there."""
+
+    request_id: str
+    completion: int
+    group: int
+    source: int
+    target: int
+
+
+class BlockReleased(NamedTuple):
+    """A block or slot lost a user."""
+
+    group: int
+    block_id: int
+    ref_cnt: int
+    """Its users now. Without any it is free, or cached if it is published."""
+    is_published: bool
+
+
 class BlockEvicted(NamedTuple):
     """A cached block or snapshot nobody uses was given up, because its memory is needed."""
 
@@ -127,6 +163,10 @@ class StepPlanned(NamedTuple):
     """[R] tokens of each request that were computed before."""
     num_scheduled_tokens: tuple[int, ...]
     """[R] rows of each request in this step."""
+    seats: tuple[int, ...] = ()
+    """[R] who they are: `RequestAdmitted` and `RequestForked` tell whose seat it is."""
+    logit_seats: tuple[int, ...] = ()
+    """[N] who samples a token."""
 
 
 class StepFinished(NamedTuple):
@@ -137,6 +177,10 @@ class StepFinished(NamedTuple):
     """Wall time of the data plane."""
     native_seconds: float
     """The part of it spent inside native code."""
+    forward_seconds: float = 0.0
+    """The part of it until the hidden rows were computed; the rest is logits and sampling."""
+    token_ids: tuple[int, ...] = ()
+    """[N] the tokens, in the order of the plan's `logit_seats`; of a request that ends for it with an error, any."""
 
 
 class StepFailed(NamedTuple):
@@ -167,6 +211,10 @@ Event = (
     | RequestFinished
     | PrefixCacheHit
     | StateSaved
+    | BlockAllocated
+    | BlockShared
+    | BlockCopied
+    | BlockReleased
     | BlockEvicted
     | StepPlanned
     | StepFinished
@@ -182,6 +230,8 @@ class EventSink(Protocol):
     """Emitters build no event while this is false."""
     wants_steps: bool
     """Nor one that comes with every step, `StepPlanned` and `StepFinished`, while this is."""
+    wants_blocks: bool
+    """Nor one of those that follow a block from hand to hand: allocated, shared, copied, released."""
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -193,6 +243,7 @@ class NullSink:
 
     enabled = False
     wants_steps = False
+    wants_blocks = False
 
     def emit(self, event: Event) -> None:
         """Drop `event`."""
@@ -202,16 +253,16 @@ NULL_SINK: EventSink = NullSink()
 
 
 class EventTee:
-    """Two sinks that hear the same."""
+    """Several sinks that hear the same."""
 
     enabled = True
 
-    def __init__(self, first: EventSink, second: EventSink) -> None:
-        self._first = first
-        self._second = second
-        self.wants_steps = first.wants_steps or second.wants_steps
+    def __init__(self, *sinks: EventSink) -> None:
+        self._calls = tuple(sink.emit for sink in sinks)
+        self.wants_steps = any(sink.wants_steps for sink in sinks)
+        self.wants_blocks = any(sink.wants_blocks for sink in sinks)
 
     def emit(self, event: Event) -> None:
-        """Pass `event` on to both."""
-        self._first.emit(event)
-        self._second.emit(event)
+        """Pass `event` on to all."""
+        for emit in self._calls:
+            emit(event)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from octavo.errors import EngineDeadError
 from octavo.runner.model_runner import ModelRunner
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from octavo.core.executor import CacheCapacity, StepHandle
     from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+    from octavo.program.forward_batch import AllowedTokens
     from octavo.runner.cache_memory import CacheMemory
     from octavo.runner.input_batch import InputBatch
     from octavo.runner.model_runner import StepProgram
@@ -61,11 +58,16 @@ class LocalExecutor:
         step = cast("LocalHandle", handle)
         if step.error is not None:
             raise step.error
-        return self._runner.sample(step.plan, cast("NDArray[np.uint32] | None", masks))
+        return self._runner.sample(step.plan, cast("AllowedTokens | None", masks))
 
     def cancel(self) -> None:
         """Ask the running step to stop at the next op."""
         self._program.cancel()
+
+    @property
+    def progress(self) -> int:
+        """A counter that moves while a step is computed."""
+        return self._program.progress
 
     def release_blocks(self, group: int, block_ids: list[int]) -> None:
         """Give the memory of these blocks back to the system."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from octavo.core.step import SchedulerOutput
-    from octavo.program.forward_batch import ForwardBatch, SampleBatch, SampleOutput
+    from octavo.program.forward_batch import AllowedTokens, ForwardBatch, SampleBatch, SampleOutput
     from octavo.runner.cache_memory import CacheMemory
     from octavo.runner.input_batch import InputBatch
 
@@ -35,6 +35,11 @@ class StepProgram(Protocol):
         """Make the running call raise `StepCancelledError` soon. Safe from any thread."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """A counter that moves while a call advances. Safe from any thread."""
+        ...
+
     def close(self) -> None:
         """Stop threads and free memory. Idempotent."""
         ...
@@ -49,7 +54,7 @@ class ModelRunner:
         self._memory = memory
         self._batches = ForwardBatchBuilder(inputs)
         self._started = 0.0
-        self._native_seconds = 0.0
+        self._native_seconds = self._forward_seconds = 0.0
 
     def execute(self, plan: SchedulerOutput) -> None:
         """Apply the plan's changes, do its moves and run the body for its rows."""
@@ -59,8 +64,9 @@ class ModelRunner:
         self._memory.apply(plan.moves)
         if len(plan.seats):
             self._native_seconds = self._program.run(self._batches.build(plan))
+        self._forward_seconds = time.perf_counter() - self._started
 
-    def sample(self, plan: SchedulerOutput, masks: NDArray[np.uint32] | None = None) -> ModelRunnerOutput:
+    def sample(self, plan: SchedulerOutput, masks: AllowedTokens | None = None) -> ModelRunnerOutput:
         """Sample the logit rows of the plan just executed, and append the tokens to their seats."""
         result = ModelRunnerOutput(token_ids=[], logprobs=[])
         num_rows = len(plan.logit_rows)
@@ -77,7 +83,7 @@ class ModelRunner:
             self._append(plan, token_ids, result.row_errors)
             result.token_ids = token_ids.tolist()
             _gather_logprobs(plan, batch, output, result)
-        result.native_seconds = self._native_seconds
+        result.native_seconds, result.forward_seconds = self._native_seconds, self._forward_seconds
         result.step_seconds = time.perf_counter() - self._started
         return result
 

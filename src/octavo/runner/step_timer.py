@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 
 _CACHE_FILL = 0x2C
 """Every byte of a cache: in any of its dtypes an ordinary small number, neither NaN nor denormal."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Where the time of one step went."""
+
+    step_seconds: float
+    """Of the whole, as in `StepTimer.seconds`."""
+    stage_ops: Sequence[tuple[int, ...]]
+    """Per stage, the ops that it computes, by index over body and head."""
+    stage_seconds: Sequence[float]
+    """Per stage, and at the end of the choice of tokens."""
 
 
 class StepTimer:
@@ -81,6 +94,25 @@ class StepTimer:
         while len(runs) < 2 or (len(runs) < max_runs and time.perf_counter() - started < at_least):
             runs.append(self._run(batch, rows))
         return runs
+
+    def stage_seconds(self, shape: StepShape, *, at_least: float = 0.1, max_runs: int = 1000) -> StageTimes:
+        """Return what each stage took in the fastest of several runs.
+
+        Args: as of `seconds`.
+        """
+        batch = make_forward_batch(self._program.cache_groups, shape, self._num_token_ids)
+        rows = _greedy_rows(shape, self._program.vocab_size)
+        self._run(batch, rows)
+        self._native.time_stages(True)
+        best: StageTimes | None = None
+        started, num_runs = time.perf_counter(), 0
+        while num_runs < 2 or (num_runs < max_runs and time.perf_counter() - started < at_least):
+            seconds, num_runs = self._run(batch, rows), num_runs + 1
+            if best is None or seconds < best.step_seconds:
+                best = StageTimes(seconds, self._native.stage_ops, self._native.stage_seconds())
+        self._native.time_stages(False)
+        assert best is not None, "it ran"
+        return best
 
     def _run(self, batch: ForwardBatch, rows: SampleBatch | None) -> float:
         seconds = self._native.run(batch)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.errors import OctavoError
-from octavo.program.forward_batch import EDIT_DTYPE, SampleBatch, greedy_choices
+from octavo.program.forward_batch import EDIT_DTYPE, AllowedTokens, SampleBatch, greedy_choices
 from octavo.sampling.token_edits import TokenEdits, allowed_mask
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ _NO_EDITS = np.empty(0, EDIT_DTYPE)
 class SampledRows:
     """Logit rows that a token is drawn from.
 
-    Shapes: all [N]; `masks` are allowed-token bits [N, ceil(V / 32)] from a grammar, or None.
+    Shapes: all [N]; `masks` are of the rows that a grammar restricts, or None.
     """
 
     rows: Int32Array
     seats: Int32Array
     positions: Int32Array
-    masks: MaskArray | None = None
+    masks: AllowedTokens | None = None
 
 
 @dataclass(slots=True)
@@ -154,8 +154,9 @@ class Sampler:
         choices["num_edits"] = 0
         choices["allowed_row"] = ALL_ALLOWED
         if sampled.masks is not None:
-            choices["allowed_row"] = np.arange(len(choices))
-            masks = list(sampled.masks)
+            choices["allowed_row"][sampled.masks.rows] = np.arange(len(sampled.masks.rows))
+            masks = list(sampled.masks.bits)
+            errors = dict(sampled.masks.failures)
             self._gathered = None  # the next step may have no masks
         for row in special_rows:
             seat, position = int(sampled.seats[row]), int(sampled.positions[row])
@@ -169,8 +170,9 @@ class Sampler:
             choices["num_edits"][row] = len(row_edits) // EDIT_DTYPE.itemsize
             num_edits += len(row_edits) // EDIT_DTYPE.itemsize
             pieces.append(row_edits)
-            if mask is not None and sampled.masks is not None:
-                masks[row] = masks[row] & mask
+            restricted = int(choices["allowed_row"][row])
+            if mask is not None and restricted != ALL_ALLOWED:
+                masks[restricted] = masks[restricted] & mask
             elif mask is not None:
                 choices["allowed_row"][row] = len(masks)
                 masks.append(mask)

@@ -32,7 +32,7 @@ class TokenEdits:
 
     def __init__(self, params: SamplingParams, prompt_len: int, vocab_size: int) -> None:
         self._prompt_len = prompt_len
-        self._min_tokens = params.min_tokens
+        self._min_tokens = params.min_tokens if _bans_ends(params) else 0
         bad_words = [ids for ids in params.bad_words_token_ids if ids and ids[-1] < vocab_size]
         words = _bans({ids[0] for ids in bad_words if len(ids) == 1})
         self._always = words + _biases(params.logit_bias or {}, vocab_size)
@@ -47,7 +47,7 @@ class TokenEdits:
     @staticmethod
     def needed(params: SamplingParams) -> bool:
         """Whether any row of a request with these parameters can have an edit."""
-        listed = params.logit_bias or params.bad_words_token_ids or params.min_tokens
+        listed = params.logit_bias or params.bad_words_token_ids or _bans_ends(params)
         return bool(listed) or _has_penalties(params)
 
     def at(self, token_ids: Int32Array, position: int) -> bytes:
@@ -136,6 +136,11 @@ def allowed_mask(token_ids: Iterable[int], vocab_size: int) -> NDArray[np.uint32
         _check(token_id, vocab_size, "allowed_token_ids")
         bits[token_id] = 1
     return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+
+
+def _bans_ends(params: SamplingParams) -> bool:
+    """Whether `min_tokens` bans tokens by edits; where there is a grammar, its masks do, so that it can still end."""
+    return params.min_tokens > 0 and params.structured_outputs is None
 
 
 def _has_penalties(params: SamplingParams) -> bool:

@@ -1,0 +1,115 @@
+"""The last minute of an engine, second by second, and totals since its start. Always on: a few microseconds a step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from octavo.observe.events import BlockEvicted
+from octavo.observe.snapshot import PhaseSeconds, SecondView
+from octavo.observe.step_clock import StepClock, TimedStep
+
+if TYPE_CHECKING:
+    from octavo.observe.events import Event
+
+SECONDS_KEPT = 60
+
+
+@dataclass(slots=True)
+class _Second:
+    """Sums over the steps that ended within one second of the clock."""
+
+    second: int
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_output_tokens: int = 0
+    num_requests: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_used_blocks: int = 0
+    phases: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
+
+    def add(self, step: TimedStep) -> None:
+        """Count one more step."""
+        plan = step.plan
+        self.num_steps += 1
+        self.num_tokens += plan.num_tokens
+        self.num_output_tokens += plan.num_logit_rows
+        self.num_requests += plan.num_requests
+        self.num_running, self.num_waiting = plan.num_running, plan.num_waiting
+        self.num_used_blocks = max(self.num_used_blocks, plan.num_used_blocks)
+        began, planned, forward, sampled, ended = step.moments
+        for index, seconds in enumerate((planned - began, forward - planned, sampled - forward, ended - sampled)):
+            self.phases[index] += seconds
+
+
+class StepHistory:
+    """An event sink. Written on the engine's thread, and read there, between two steps.
+
+    Args:
+        block_size: tokens of a block.
+        num_paged: attention groups, of which each has a table for every request.
+        clock: seconds of a monotonic clock.
+    """
+
+    enabled = True
+    wants_steps = True
+    wants_blocks = False
+
+    def __init__(self, block_size: int, num_paged: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._block_size = block_size
+        self._num_paged = num_paged
+        self._clock = clock
+        self._step_clock = StepClock()
+        self._seconds: deque[_Second] = deque(maxlen=SECONDS_KEPT)
+        self.num_steps = 0
+        self.num_tokens = 0
+        """Rows of all steps."""
+        self.num_evictions = 0
+        self.num_held_slots = 0
+        """Summed over steps: slots of the blocks in use. A slot is room for one token in one attention group."""
+        self.num_empty_slots = 0
+        """Those of them that held no token when the step was done."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event, on the engine's thread."""
+        now = self._clock()
+        step = self._step_clock.hear(event, now)
+        if step is not None:
+            self._add(step)
+        elif type(event) is BlockEvicted:
+            self.num_evictions += 1
+
+    def last_minute(self) -> tuple[SecondView, ...]:
+        """Return the seconds in which a step ended, the oldest first."""
+        now = int(self._clock())
+        return tuple(
+            SecondView(
+                age=now - entry.second,
+                num_steps=entry.num_steps,
+                num_tokens=entry.num_tokens,
+                num_output_tokens=entry.num_output_tokens,
+                num_requests=entry.num_requests,
+                num_running=entry.num_running,
+                num_waiting=entry.num_waiting,
+                num_used_blocks=entry.num_used_blocks,
+                phases=PhaseSeconds(*entry.phases),
+            )
+            for entry in self._seconds
+            if now - entry.second < SECONDS_KEPT
+        )
+
+    def _add(self, step: TimedStep) -> None:
+        plan, block_size = step.plan, self._block_size
+        self.num_steps += 1
+        self.num_tokens += plan.num_tokens
+        lengths = map(int.__add__, plan.num_computed_tokens, plan.num_scheduled_tokens)
+        self.num_empty_slots += self._num_paged * sum([-length % block_size for length in lengths])
+        self.num_held_slots += plan.num_used_blocks * block_size
+        second = int(step.ended_at)
+        if not self._seconds or self._seconds[-1].second != second:
+            self._seconds.append(_Second(second))
+        self._seconds[-1].add(step)
