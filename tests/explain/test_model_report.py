@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,8 @@ QWEN3_5_0_8B = {
     "tie_word_embeddings": True,
 }
 MIB = 1 << 20
+PYTHON_BYTES = 12 * MIB
+"""Modules that loading imports, the tokenizer, what requests leave behind."""
 
 
 @pytest.fixture
@@ -131,3 +135,51 @@ def test_an_unknown_model_is_one_line_on_stderr() -> None:
     result = CliRunner().invoke(main, ["inspect", "/nowhere/at/all"])
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
+
+
+def test_a_context_longer_than_the_models_is_refused_as_it_is_by_an_engine() -> None:
+    with pytest.raises(ConfigError, match=r"max_model_len \(513\) is more than the 512 tokens"):
+        inspect_model(EngineConfig(str(TINY_DIR / "llama"), max_model_len=513))
+
+
+def test_rotation_tables_are_those_of_the_context_that_is_wanted(qwen_directory: str) -> None:
+    report = inspect_model(EngineConfig(qwen_directory, max_model_len=4096))
+    assert report.rope_table_bytes == 4096 * 64 * 4
+    load = report.loads["q4"]
+    assert load.loaded_bytes == load.weight_bytes + report.rope_table_bytes + report.activation_bytes
+
+
+RUN_AND_MEASURE = r"""
+import re, sys, threading
+from octavo import LLM, SamplingParams
+
+def anonymous():
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", open("/proc/self/status").read())[1])
+
+def watch():
+    while not done.wait(0.002):
+        peak[0] = max(peak[0], anonymous())
+
+before, peak, done = anonymous(), [0], threading.Event()
+threading.Thread(target=watch, daemon=True).start()
+with LLM(sys.argv[1], num_threads=1, enable_prefix_caching=False) as llm:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    llm.generate([[5 + i] * 472 for i in range(int(sys.argv[2]))], params, use_tqdm=False)
+done.set()
+print(peak[0] - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's process status")
+def test_a_run_takes_the_memory_that_was_foretold(tmp_path: Path) -> None:
+    """Within 3 %, and what Python's own objects take. Sixteen requests of 512 tokens, all at once."""
+    tool = Path(__file__).parents[2] / "tools" / "make_random_checkpoint.py"
+    subprocess.run([sys.executable, tool, tmp_path, "--scale", "3"], check=True, capture_output=True)
+    report = inspect_model(EngineConfig(str(tmp_path), enable_prefix_caching=False))
+    load = report.loads[AS_STORED]
+    fit = load.requests[0]
+    assert fit.num_tokens == 512
+    foretold = load.loaded_bytes + 16 * fit.bytes_per_request
+    command = [sys.executable, "-c", RUN_AND_MEASURE, str(tmp_path), "16"]
+    taken = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert 0.97 * foretold <= taken <= 1.03 * foretold + PYTHON_BYTES

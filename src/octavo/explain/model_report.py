@@ -16,7 +16,7 @@ import numpy as np
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.core.cache_groups import make_paged_groups
 from octavo.frontend.machine import available_memory_bytes
-from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, make_program, scheduler_config
+from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, make_program, max_model_len, scheduler_config
 from octavo.program.native import activation_bytes
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
 from octavo.weights.quantization import FLOAT_TYPES, quantized_checkpoint
@@ -57,6 +57,8 @@ class LoadReport:
 
     formats: Sequence[FormatShare]
     weight_bytes: int
+    loaded_bytes: int
+    """What an engine takes without its cache: weights, rotation tables, and the values of the largest step."""
     cache_bytes: int
     """What the cache may grow to on this machine now."""
     requests: Sequence[RequestsThatFit]
@@ -86,11 +88,14 @@ class ModelReport:
     hidden_size: int
     vocab_size: int
     max_model_len: int
+    """As the options want it, else as the model was made for."""
     parameters: int
     embedding_parameters: int
     activation_bytes: int
     """Of the largest step."""
     max_num_batched_tokens: int
+    rope_table_bytes: int
+    """Cosines and sines of every position up to `max_model_len`."""
     kv_cache_dtype: str
     kv_bytes_per_token: int
     state_bytes_per_request: int
@@ -124,18 +129,15 @@ def inspect_model(config: EngineConfig) -> ModelReport:
     """
     model = describe(config)
     spec = model.spec
-    positions = spec.max_positions if config.max_model_len in (None, "auto") else int(config.max_model_len or 0)
-    program = make_program(config, spec, min(positions, spec.max_positions))
+    program = make_program(config, spec, max_model_len(config, spec) or spec.max_positions)
     checkpoint = model.checkpoint or _imagined(program, model.float_type)
     checkpoint.check(program)
     scheduling = scheduler_config(config, program.max_model_len)
     ways = _ways(checkpoint, config.quantization)
     activations = max(_activation_bytes(program, way, scheduling.max_num_batched_tokens) for way in ways.values())
     available = available_memory_bytes()
-    loads = {
-        name: _load_report(program, way, cache_bytes(config, available - way.packed_bytes - activations))
-        for name, way in ways.items()
-    }
+    tables = sum(_FLOAT_BYTES * 2 * table.half * table.num_positions for table in program.rope_tables)
+    loads = {name: _load_report(config, program, way, tables + activations, available) for name, way in ways.items()}
     groups = [_group_report(group) for group in program.cache_groups]
     sizes = {part.name: part.num_rows * prod(w.shape[1:]) for w in program.weights for part in w.parts}
     return ModelReport(
@@ -145,11 +147,12 @@ def inspect_model(config: EngineConfig) -> ModelReport:
         num_layers=len(spec.layers),
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
-        max_model_len=spec.max_positions,
+        max_model_len=program.max_model_len,
         parameters=sum(sizes.values()),
         embedding_parameters=spec.vocab_size * spec.hidden_size,
         activation_bytes=activations,
         max_num_batched_tokens=scheduling.max_num_batched_tokens,
+        rope_table_bytes=tables,
         kv_cache_dtype=cache_dtype(config),
         kv_bytes_per_token=sum(group.bytes_per_token for group in groups),
         state_bytes_per_request=sum(
@@ -202,7 +205,10 @@ def _activation_bytes(program: Program, checkpoint: Checkpoint, max_num_tokens: 
     return activation_bytes(short, weights, max_num_tokens=max_num_tokens)
 
 
-def _load_report(program: Program, checkpoint: Checkpoint, limit: int) -> LoadReport:
+def _load_report(
+    config: EngineConfig, program: Program, checkpoint: Checkpoint, working_bytes: int, available: int
+) -> LoadReport:
+    """Return what one way to load takes, beside `working_bytes` for tables and values."""
     counts: dict[str, Counter[str]] = {}
     for weight in program.weights:
         for part in weight.parts:
@@ -212,13 +218,16 @@ def _load_report(program: Program, checkpoint: Checkpoint, limit: int) -> LoadRe
             num_bytes = tensor.packed_bytes if weight.is_matrix else size * _FLOAT_BYTES
             counts.setdefault(name, Counter()).update(tensors=1, parameters=size, bytes=num_bytes)
     formats = [FormatShare(name, c["tensors"], c["parameters"], c["bytes"]) for name, c in counts.items()]
+    formats.sort(key=lambda share: -share.bytes)
+    weight_bytes = sum(share.bytes for share in formats)
+    loaded_bytes = weight_bytes + working_bytes
+    limit = cache_bytes(config, available - loaded_bytes)
     requests = []
     for length in REQUEST_LENGTHS:
         if length <= program.max_model_len:
             size = _request_bytes(program.cache_groups, length)
             requests.append(RequestsThatFit(length, size, limit // size))
-    formats.sort(key=lambda share: -share.bytes)
-    return LoadReport(formats, sum(share.bytes for share in formats), limit, requests)
+    return LoadReport(formats, weight_bytes, loaded_bytes, limit, requests)
 
 
 def _request_bytes(groups: Sequence[CacheGroupSpec], num_tokens: int) -> int:

@@ -1,0 +1,48 @@
+"""`octavo trace`: run some requests and write what the engine did as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.errors import ConfigError
+
+
+@click.command("trace")
+@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The trace, as JSON.")
+@click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
+@click.option("--max-tokens", type=int, default=32, show_default=True, help="Tokens to generate for each prompt.")
+@click.option("--num-prompts", type=int, default=16, show_default=True, help="Random prompts, where none is given.")
+@click.option("--input-len", type=int, default=64, show_default=True, help="Tokens of each of them.")
+@click.option("--output-len", type=int, default=32, show_default=True, help="Tokens to generate for each of them.")
+@click.option(
+    "--length-sigma", type=float, default=0.5, show_default=True, help="Their lengths are log-normal with this sigma."
+)
+@engine_flags
+def command(model: str, output: str, prompts: Sequence[str], **flags: Any) -> None:
+    """Record what the engine does, step by step, and write it for https://ui.perfetto.dev or chrome://tracing.
+
+    Steps with their phases, a row for each seat with the chunks of its requests, every block as it changes hands, and
+    what was deferred, preempted or evicted. The trace stays on this machine until you open it somewhere.
+    """
+    from octavo.bench.workload import Workload
+    from octavo.config import EngineConfig
+    from octavo.explain.recording import record_prompts, record_workload, recording_cost
+    from octavo.observe.trace import chrome_trace
+
+    if not Path(output).resolve().parent.is_dir():
+        raise ConfigError(f"There is no directory for {output!r}.")
+    config = EngineConfig.from_options(model, **(given_engine_options(flags) | {"record_events": True}))
+    if prompts:
+        recorded = record_prompts(config, prompts, flags["max_tokens"])
+    else:
+        names = ("num_prompts", "input_len", "output_len", "length_sigma")
+        recorded = record_workload(config, Workload(**{name: flags[name] for name in names}, seed=config.seed))
+    Path(output).write_text(json.dumps(chrome_trace(recorded)), encoding="utf-8")
+    click.echo(f"{output}: {recording_cost(recorded).summary()}")
