@@ -1,0 +1,62 @@
+"""`octavo run-batch`: answer a file of requests in OpenAI's batch format, and go on where a killed run stopped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.server_extra import server_extra
+
+
+@click.command("run-batch")
+@click.option(
+    "-i",
+    "--input-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help='One request a line: {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {…}}.',
+)
+@click.option(
+    "-o",
+    "--output-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="One answer a line, in the order in which they are ready. What it holds already is done.",
+)
+@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@click.option(
+    "--served-model-name",
+    multiple=True,
+    help="What the requests call the model; may be repeated.  [default: --model]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
+@engine_flags
+def command(
+    input_file: Path, output_file: Path, model: str, served_model_name: tuple[str, ...], quiet: bool, **flags: Any
+) -> None:
+    """Answer a file of completion and chat requests.
+
+    May be killed at any moment: the same command goes on where it stopped, and the output holds each answer once. A
+    line that cannot be served gets an answer with an error, and the exit status is 0 all the same.
+    """
+    with server_extra("octavo run-batch"):
+        from octavo.server.batch import run_batch
+    from octavo.config import EngineConfig
+    from octavo.frontend.build import build_engine
+
+    config = EngineConfig.from_options(model, **{"use_tqdm_on_load": not quiet, **given_engine_options(flags)})
+    counts = run_batch(
+        lambda: build_engine(config),
+        input_file,
+        output_file,
+        model_names=served_model_name or (model,),
+        seed=config.seed,
+        shows_progress=not quiet and sys.stderr.isatty(),
+    )
+    if not quiet:
+        before = f", {counts.num_done_before} of them before" if counts.num_done_before else ""
+        click.echo(f"{counts.num_lines} lines answered{before}; {counts.num_errors} with an error", err=True)

@@ -1,0 +1,60 @@
+"""`octavo serve`: OpenAI's API over one model, with vLLM's flags."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from octavo.cli.config_file import config_option
+from octavo.cli.engine_flags import engine_flags, flags_of, given_engine_options, given_options
+from octavo.cli.foreign_flags import foreign_flags, given_foreign_options
+from octavo.cli.server_extra import server_extra
+from octavo.server.options import ServerOptions
+from octavo.server.protocol.limits import RequestLimits
+
+_DEFAULT_TARGET_ITL_MS = 200.0
+"""A reader sees text flow; without it one long prompt makes all streams stutter."""
+
+
+@click.command("serve")
+@click.argument("model", required=False)
+@click.option("--model", "model_option", help="The model, as vLLM's older command line has it.")
+@config_option
+@flags_of(ServerOptions)
+@flags_of(RequestLimits, without={"allow_request_chat_template"})
+@engine_flags
+@foreign_flags(without=ServerOptions)
+@click.pass_context
+def command(ctx: click.Context, /, model: str | None, model_option: str | None, **flags: Any) -> None:
+    """Serve a model over OpenAI's HTTP API.
+
+    MODEL is a GGUF file, a directory, a hub id or a built-in name.
+    """
+    name = model or model_option
+    if name is None:
+        raise click.UsageError("name the model to serve: octavo serve MODEL")
+    with server_extra("octavo serve"):
+        from octavo.server.lifecycle import run_server
+    options = _server_options(given_options(ServerOptions, flags))
+    limits = RequestLimits(
+        **given_options(RequestLimits, flags), allow_request_chat_template=options.trust_request_chat_template
+    )
+    engine_options = {
+        "target_itl_ms": _DEFAULT_TARGET_ITL_MS,
+        **given_engine_options(flags),
+        **given_foreign_options(flags),
+    }
+    from octavo.config import EngineConfig
+    from octavo.frontend.build import build_engine
+
+    engine = build_engine(EngineConfig.from_options(name, **engine_options))
+    ctx.exit(run_server(engine, options, limits, name))
+
+
+def _server_options(given: dict[str, Any]) -> ServerOptions:
+    options = ServerOptions(**given)
+    key = os.environ.get("OCTAVO_API_KEY")
+    return options if options.api_key or not key else replace(options, api_key=(key,))

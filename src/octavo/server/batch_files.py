@@ -1,0 +1,167 @@
+"""The two files of a batch: requests to read, and answers to append so that no kill can lose or double one.
+
+Each answer is written whole, in one piece, and has an id that depends on its request alone: whatever the output holds
+when a run starts is done.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from octavo.errors import ConfigError
+
+
+class BatchRequest(msgspec.Struct):
+    """What a line of the input holds."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+class BatchResponse(msgspec.Struct):
+    """What a server would have answered."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchError(msgspec.Struct):
+    """Why a line could not be served."""
+
+    code: str
+    message: str
+
+
+class BatchLine(msgspec.Struct):
+    """What a line of the output holds."""
+
+    id: str
+    custom_id: str | None
+    response: BatchResponse
+    error: BatchError | None
+
+
+class NumberedLine(msgspec.Struct):
+    """A line of the input that is not empty."""
+
+    number: int
+    """From 1."""
+    text: bytes
+    id: str
+    """Of its answer."""
+    request: BatchRequest | None
+    """None if it is not one."""
+    fault: str | None
+    """Why not, or what else is wrong with the line."""
+
+
+class _LineId(msgspec.Struct):
+    id: str
+
+
+_REQUESTS = msgspec.json.Decoder(BatchRequest)
+_LINE_IDS = msgspec.json.Decoder(_LineId)
+
+
+def read_lines(path: Path) -> Iterator[NumberedLine]:
+    """Yield the lines of a batch; a custom_id belongs to the first line that has it."""
+    first_lines: dict[str, int] = {}
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.strip():
+                yield _numbered(number, text, first_lines)
+
+
+def _numbered(number: int, text: bytes, first_lines: dict[str, int]) -> NumberedLine:
+    request, fault = None, None
+    try:
+        request = _REQUESTS.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        fault = f"line {number} is not a request of a batch: {str(error).replace('`', '')}"
+    if request is not None:
+        first = first_lines.setdefault(request.custom_id, number)
+        if first == number:
+            return NumberedLine(number, text, _answer_id(request.custom_id), request, None)
+        fault = f"line {number} has the custom_id of line {first}, {request.custom_id[:64]!r}; each must be used once"
+    return NumberedLine(number, text, f"batch_line_{number}", None, fault)
+
+
+def _answer_id(custom_id: str) -> str:
+    return f"batch_req_{hashlib.sha256(custom_id.encode()).hexdigest()[:32]}"
+
+
+class BatchOutput:
+    """The output, open for appending, and locked against a second run.
+
+    Args:
+        path: made if it does not exist. A last line that a kill left torn is cut off.
+
+    Raises: `ConfigError` if another run writes to it, or if it holds something else than a batch's answers.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab+", buffering=0)
+        try:
+            self._lock()
+            self.done = self._repair()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> BatchOutput:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Put everything on the disk and unlock it."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def append(self, line: BatchLine) -> None:
+        """Write one answer."""
+        rest = memoryview(msgspec.json.encode(line) + b"\n")
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
+        self.done.add(line.id)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"another run writes to {self._path}; wait for its end, or name another file.") from None
+
+    def _repair(self) -> set[str]:
+        """Cut off what a kill left of the last line; return the ids of the others."""
+        done: set[str] = set()
+        end = 0
+        with self._path.open("rb") as lines:
+            for number, text in enumerate(lines, 1):
+                if not text.endswith(b"\n"):
+                    break
+                done.add(self._id_of(text, number))
+                end += len(text)
+        self._file.truncate(end)
+        return done
+
+    def _id_of(self, text: bytes, number: int) -> str:
+        try:
+            return _LINE_IDS.decode(text).id
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise ConfigError(
+                f"{self._path} is not the output of a batch: line {number} is something else. Name another file."
+            ) from None
+
+
+def make_line(line: NumberedLine, status: int, body: bytes, error: BatchError | None = None) -> BatchLine:
+    """Return the answer to a line."""
+    custom_id = None if line.request is None else line.request.custom_id
+    return BatchLine(line.id, custom_id, BatchResponse(status, line.id, msgspec.Raw(body)), error)

@@ -1,0 +1,99 @@
+"""Options of the server itself: what `octavo serve` has beside those of the engine. Each field is a flag."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from octavo.errors import ConfigError
+
+LogFormat = Literal["text", "json"]
+OnEngineFailure = Literal["exit", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How the server listens, whom it serves, and what it bears. Raises: `ConfigError` for a value that cannot work."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on: this machine only, unless told otherwise; 0.0.0.0 is every network it is in."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one, which the log names."""
+    uds: str | None = None
+    """Path of a Unix socket to listen on instead."""
+    api_key: tuple[str, ...] = ()
+    """Key that every request must bring as a bearer token, but those for /health, /ping and /version; may be given
+    several times. Also read from OCTAVO_API_KEY, which does not show in the list of processes."""
+    served_model_name: tuple[str, ...] = ()
+    """Name of the model in the API; may be given several times, answers have the first. Default: the model as given."""
+    chat_template: str | None = None
+    """File with a Jinja chat template, or the template itself, instead of the model's."""
+    trust_request_chat_template: bool = False
+    """Let requests bring their own chat template. It runs in a sandbox with limits, but is a stranger's program."""
+    chat_template_timeout: float = 5.0
+    """Seconds of CPU time that a chat template may take."""
+    chat_template_max_chars: int = 16_000_000
+    """Characters that a chat template may write."""
+    max_num_queued_reqs: int = 1024
+    """Requests that may wait for their first step; more get 503 with Retry-After. Prompts of one call count each, but
+    a call that finds nobody waiting is always taken."""
+    request_timeout: float | None = None
+    """Seconds until a request is ended with an error, waiting included. Default: no limit."""
+    max_body_bytes: int = 16 << 20
+    """Bytes of a request's body."""
+    max_json_depth: int = 64
+    """How deep the JSON of a body may be nested."""
+    max_headers: int = 128
+    """Headers of a request."""
+    max_header_bytes: int = 64 << 10
+    """Bytes of a request's line and headers together."""
+    receive_timeout: float = 30.0
+    """Seconds in which the head of a request must arrive, and again its body."""
+    send_timeout: float = 60.0
+    """Seconds after which a client that reads nothing of its answer is dropped."""
+    shutdown_timeout: float = 30.0
+    """Seconds that running requests have to end after SIGTERM; a second signal ends the process at once."""
+    engine_hang_timeout: float = 30.0
+    """Seconds without any progress within a step after which the engine counts as failed; /health says so after 3."""
+    on_engine_failure: OnEngineFailure = "exit"
+    """What to do when the engine has failed, after telling all clients: "exit" with status 1, or "restart" this process
+    in place, which loads the model again; within 10 seconds after its start it exits all the same."""
+    root_path: str = ""
+    """Path prefix that a proxy in front takes off."""
+    ssl_keyfile: str | None = None
+    """File of the TLS key."""
+    ssl_certfile: str | None = None
+    """File of the TLS certificate; with it the server speaks HTTPS."""
+    ssl_ca_certs: str | None = None
+    """File of the certificates that clients' certificates must come from."""
+    ssl_cert_reqs: int = 0
+    """Whether clients need a certificate: 0 no, 1 optional, 2 required."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origin whose web pages may call the server from a browser (CORS); may be given several times, "*" is all.
+    Default: none."""
+    allow_credentials: bool = False
+    """Let such pages send cookies and authentication."""
+    uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
+    """How much the HTTP server logs."""
+    disable_uvicorn_access_log: bool = False
+    """Do not log a line for each HTTP request."""
+    enable_log_requests: bool = False
+    """Log what each generation request asks for, without its text."""
+    log_format: LogFormat = "text"
+    """Form of the log's lines: "text", or "json" for a collector."""
+    enable_force_include_usage: bool = False
+    """End every stream with its token counts, asked for or not."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            if not math.isfinite(value) or value < 0 or (value == 0 and entry.name not in _MAY_BE_ZERO):
+                raise ConfigError(f"{entry.name} must be a positive number, got {value!r}.")
+        if self.port > 65_535:
+            raise ConfigError(f"port must be in [0, 65535], got {self.port!r}.")
+
+
+_MAY_BE_ZERO = frozenset({"port", "ssl_cert_reqs", "shutdown_timeout"})

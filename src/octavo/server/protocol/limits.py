@@ -1,0 +1,29 @@
+"""How much one request may ask for: each field is an option of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits of one request's body, beyond those of the model and of `SamplingParams`."""
+
+    max_prompts: int = 1_024
+    """Prompts in one request."""
+    max_completions: int = 16_384
+    """Completions of one request: n times its prompts."""
+    max_stop_strings: int = 4
+    """Stop strings of a request; OpenAI's limit. Each is matched against every new character."""
+    max_stop_chars: int = 65_536
+    """Characters of all stop strings of a request together."""
+    max_token_id_list: int = 4_096
+    """Entries of `stop_token_ids`, and of `logit_bias`."""
+    max_bad_words: int = 256
+    """Words in `bad_words`; each is compared with the end of the output at every step."""
+    max_messages: int = 8_192
+    """Messages of a conversation."""
+    max_id_chars: int = 256
+    """Characters of a request id that the client chose."""
+    allow_request_chat_template: bool = False
+    """Let a request bring its own `chat_template`: a program, which then runs in a sandbox with a time limit."""

@@ -1,0 +1,108 @@
+"""What the engine is to read: the prompts of a completion, the conversation of a chat, with their cache salt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from octavo.errors import RequestError
+from octavo.frontend.call_arguments import template_variables
+from octavo.server.protocol.bodies import ChatBody
+from octavo.server.protocol.sampling import check_limit
+
+if TYPE_CHECKING:
+    from octavo.frontend.input_processor import Prompt
+    from octavo.server.protocol.bodies import CompletionBody, DetokenizeBody, TokenizeBody
+    from octavo.server.protocol.limits import RequestLimits
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def completion_prompts(body: CompletionBody, limits: RequestLimits) -> list[Prompt]:
+    """Return the prompts of a completion request: texts or lists of ids, in a dict where they have a salt.
+
+    Raises: `RequestError` for a list that is empty, mixed, or too long.
+    """
+    prompts = _as_list(body.prompt)
+    if len(prompts) > limits.max_prompts:
+        rule = f"exceeds the maximum of {limits.max_prompts}; send several requests"
+        raise RequestError(f"prompt list length {len(prompts)} {rule}.", parameter="prompt")
+    check_limit("n", (body.n or 1) * len(prompts), limits.max_completions, "completions of all prompts together")
+    return [salted(prompt, body.cache_salt) for prompt in prompts]
+
+
+def salted(prompt: str | list[int], cache_salt: str | None) -> Prompt:
+    """Return a prompt whose cached blocks are shared only by prompts of the same salt."""
+    if cache_salt is None:
+        return prompt
+    name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
+    return {name: prompt, "cache_salt": cache_salt}
+
+
+def template_arguments(body: ChatBody | TokenizeBody, limits: RequestLimits) -> dict[str, Any]:
+    """Return the arguments of `Tokenizer.apply_chat_template` for a conversation, `tokenize=False` among them.
+
+    Raises: `RequestError` for messages that no template should see, or a template of the request's own.
+    """
+    _check_messages(body.messages or [], limits)
+    if body.chat_template is not None and not limits.allow_request_chat_template:
+        raise RequestError(
+            "chat_template is refused: a template is a program. Leave it out; who runs the server can allow it.",
+            parameter="chat_template",
+        )
+    continues = bool(body.continue_final_message)
+    opens = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+    documents = body.documents if isinstance(body, ChatBody) else None
+    return {
+        **template_variables(body.chat_template_kwargs),
+        **({} if documents is None else {"documents": documents}),
+        "conversation": body.messages,
+        "chat_template": body.chat_template,
+        "add_generation_prompt": opens,
+        "continue_final_message": continues,
+        "tokenize": False,
+    }
+
+
+def tokenize_arguments(body: TokenizeBody, limits: RequestLimits) -> dict[str, Any] | None:
+    """Return the same for /tokenize; None if it has a text.
+
+    Raises: `RequestError`, also for neither or both.
+    """
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("give either prompt or messages.", parameter="prompt")
+    if body.tools:
+        raise RequestError("tools cannot be served: tools are not supported yet.", parameter="tools")
+    return None if body.messages is None else template_arguments(body, limits)
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]], limits: RequestLimits) -> None:
+    if not messages:
+        raise RequestError("messages must be a non-empty list.", parameter="messages")
+    check_limit("messages", len(messages), limits.max_messages, "messages")
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if not (isinstance(role, str) and role in _ROLES):
+            rule = f"must be one of {', '.join(sorted(_ROLES))}"
+            raise RequestError(f"messages[{index}].role {rule}.", parameter="messages")
+
+
+def checked_token_ids(body: DetokenizeBody, vocab_size: int) -> list[int]:
+    """Return the ids to turn into text. Raises: `RequestError` for one that the model does not have."""
+    for position, token_id in enumerate(body.tokens):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"tokens[{position}] is out of vocabulary: ids are in [0, {vocab_size - 1}].", parameter="tokens"
+            )
+    return body.tokens
+
+
+def _as_list(prompt: str | list[Any]) -> list[Any]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise RequestError("prompt must be non-empty.", parameter="prompt")
+    kinds = {type(entry) for entry in prompt}
+    if len(kinds) > 1:
+        raise RequestError("prompt must hold only texts, only token ids, or only lists of ids.", parameter="prompt")
+    return [prompt] if int in kinds else prompt

@@ -1,0 +1,139 @@
+"""Renders chat templates in worker processes, which are stopped when they take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from octavo.errors import QueueFullError, RequestError
+from octavo.tokenizer.template_worker import LENGTH_BYTES
+
+_MAX_WORKERS = 2
+"""So that a template that takes its whole time does not hold up everybody."""
+_PATIENCE = 4
+"""A worker has a limit of CPU time and ends itself; one that has not after so many times as long is killed."""
+_EXIT_SECONDS = 2.0
+"""A process that is told to end gets so long to do so."""
+
+
+class _Worker:
+    """One process and its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None, "pipes were asked for"
+        assert process.stdout is not None, "pipes were asked for"
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+
+    @classmethod
+    async def start(cls) -> _Worker:
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "octavo.tokenizer.template_worker")
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+
+    async def ask(self, job: bytes) -> bytes:
+        """Send a job and wait for its answer. Raises: EOFError or OSError if the process has ended."""
+        self._stdin.write(len(job).to_bytes(LENGTH_BYTES, "big") + job)
+        await self._stdin.drain()
+        length = int.from_bytes(await self._stdout.readexactly(LENGTH_BYTES), "big")
+        return await self._stdout.readexactly(length)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.returncode is None
+
+    async def stop(self, patience: float) -> int:
+        """Let the process end, kill it if it has not after so many seconds; return its status.
+
+        To kill one that is just ending would lose its status.
+        """
+        self._stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), patience)
+        except asyncio.TimeoutError:
+            self._process.kill()
+        return await self._process.wait()
+
+
+class TemplateRenderer:
+    """Up to two processes, started when they are needed, that render one conversation at a time each.
+
+    Args:
+        seconds: CPU time that one conversation may take.
+        max_chars: how much a template may write.
+    """
+
+    def __init__(self, *, seconds: float, max_chars: int) -> None:
+        self._seconds = seconds
+        self._max_chars = max_chars
+        self._idle: list[_Worker] = []
+        self._places = asyncio.Semaphore(_MAX_WORKERS)
+
+    async def start(self) -> None:
+        """Start one process now, so that the first conversation need not wait for it."""
+        self._idle.append(await _Worker.start())
+
+    async def render(self, arguments: Mapping[str, Any]) -> str:
+        """Return the text of a conversation.
+
+        Args:
+            arguments: of `chat_template.render_chat`.
+
+        Raises: `RequestError`; `QueueFullError` if all processes are busy for long.
+        """
+        job = self._encode(arguments)
+        try:
+            await asyncio.wait_for(self._places.acquire(), self._seconds * _PATIENCE)
+        except asyncio.TimeoutError:
+            raise QueueFullError("chat templates take all the time there is for them; try again later.") from None
+        try:
+            answer = msgspec.json.decode(await self._ask(job))
+        finally:
+            self._places.release()
+        if "error" in answer:
+            raise RequestError(answer["error"], parameter=answer["parameter"])
+        return str(answer["text"])
+
+    async def close(self) -> None:
+        """End the processes."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            await worker.stop(_EXIT_SECONDS)
+
+    def _encode(self, arguments: Mapping[str, Any]) -> bytes:
+        try:
+            return msgspec.json.encode(
+                {"seconds": self._seconds, "max_chars": self._max_chars, "arguments": dict(arguments)}
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"messages cannot be rendered: {error}.", parameter="messages") from None
+
+    async def _ask(self, job: bytes) -> bytes:
+        worker = await self._free_worker()
+        try:
+            answer = await asyncio.wait_for(worker.ask(job), self._seconds * _PATIENCE + _EXIT_SECONDS)
+        except (EOFError, OSError, asyncio.TimeoutError):
+            status = await worker.stop(_EXIT_SECONDS)
+            reason = f"ended its process with status {status}"
+            if status in (-signal.SIGPROF, -signal.SIGKILL):
+                limit = f"{self._seconds:g} seconds of CPU time; the server's option chat_template_timeout is the limit"
+                reason = f"takes more than {limit}"
+            raise RequestError(f"the chat template {reason}.", parameter="messages") from None
+        except BaseException:
+            await worker.stop(0)  # it would answer the next job with this one's text
+            raise
+        self._idle.append(worker)
+        return answer
+
+    async def _free_worker(self) -> _Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            await worker.stop(_EXIT_SECONDS)  # somebody else has ended it
+        return await _Worker.start()

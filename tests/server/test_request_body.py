@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.server.request_body import is_nested_deeper
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(alphabet='ab[]{}"\\\n'),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='a[]{}"\\'), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+def depth(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+
+@given(VALUES, st.integers(1, 8))
+def test_the_depth_of_any_json_is_told_from_its_brackets(value: Any, limit: int) -> None:
+    assert is_nested_deeper(json.dumps(value).encode(), limit) == (depth(value) > limit)
+
+
+@pytest.mark.parametrize("text", ["[" * 200, "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[1,[2,{" * 80])
+def test_deep_texts_are_refused_whole_or_not(text: str) -> None:
+    assert is_nested_deeper(text.encode(), 64)
+
+
+@pytest.mark.parametrize(
+    "text", ["]" * 200, '"' + "[" * 200, "[]" * 200, "[" * 64 + "]" * 64, "]" * 100 + "[" * 30, ""]
+)
+def test_what_is_flat_or_no_json_is_left_to_the_parser(text: str) -> None:
+    assert not is_nested_deeper(text.encode(), 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"' + r"\"" * 4_000_000, "[]," * 3_000_000, "[[],[[]]]," * 1_000_000, "[" * 8_000_000, r"\\" * 4_000_000],
+    ids=["escapes", "empty lists", "small lists", "open", "backslashes"],
+)
+def test_large_texts_are_measured_fast(text: str) -> None:
+    body = text.encode()
+    started = time.process_time()
+    is_nested_deeper(b"[" * 65 + b"]" * 65 + body, 64)
+    is_nested_deeper(b'{"a":[[[[' * 10 + body, 64)
+    assert time.process_time() - started < 5  # a slip into quadratic time would take hours
