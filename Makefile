@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# The portable kernels: what documents show is the same on every processor.
+COG     = OCTAVO_ISA=generic $(BIN)/cog -I tools
 PROMPT ?= What is the capital of France? Answer in one sentence.
 
 .PHONY: help run test test-all bench-smoke lint sanitize docs clean
@@ -27,7 +29,7 @@ lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated 
 	$(BIN)/ruff format --check src tests tools examples benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_sizes.py
-	$(BIN)/cog --check docs/*.md
+	$(COG) --check docs/*.md docs/book/*.md
 
 sanitize: $(VENV)/.installed-test  ## the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	PYTHON=$(BIN)/python tools/sanitize.sh
@@ -51,12 +53,12 @@ $(VENV)/.installed: $(VENV)/.build-tools $(SOURCES)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.build-tools $(SOURCES)
-	@$(INSTALL) '.[test]'
+	@$(INSTALL) '.[test,clients]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: $(VENV)/.build-tools $(SOURCES)
-	@$(INSTALL) '.[test,lint]'
+	@$(INSTALL) '.[test,clients,lint]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-lint  ## write the generated parts of the documentation anew
-	$(BIN)/cog -r docs/*.md
+	$(COG) -r docs/*.md docs/book/*.md

@@ -15,9 +15,13 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from octavo.errors import RequestError, StepCancelledError
 from octavo.frontend.engine_metrics import EngineMetrics
+from octavo.frontend.engine_snapshot import EngineObserver
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
+from octavo.grammar.compiler import GrammarCompiler
 from octavo.llm import LLM
-from octavo.observe.events import EventSink
+from octavo.observe.event_log import EventLog
+from octavo.observe.events import EventSink, EventTee
+from octavo.observe.history import StepHistory
 from octavo.sampling_params import SamplingParams
 
 EOS = 256
@@ -53,10 +57,10 @@ class ByteTokenizer:
         kept = [i for i in token_ids if not (skip_special_tokens and i in self.special_token_ids)]
         return b"".join(map(self.id_to_bytes, kept)).decode("utf-8", "replace")
 
-    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
-        if not messages:
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:
+        if not conversation:
             raise RequestError("messages cannot be empty", parameter="messages")
-        turns = [f"{message['role']}: {message['content']}\n" for message in messages]
+        turns = [f"{message['role']}: {message['content']}\n" for message in conversation]
         return "".join(turns) + ("assistant: " if options.get("add_generation_prompt", True) else "")
 
 
@@ -124,6 +128,10 @@ class FakeExecutor:
             ]
         return output
 
+    @property
+    def progress(self) -> int:
+        return 0
+
     def cancel(self) -> None:
         self._cancelled.set()
 
@@ -150,25 +158,23 @@ def echo_prompt(ids: list[int], prompt_len: int) -> int:
 SPEC = AttentionGroupSpec("full", num_layers=1, num_kv_heads=1, head_dim=8, dtype="float32", block_size=16)
 
 
-def make_engine(
-    next_token: Callable[[list[int], int], int] = echo_prompt,
+def make_parts(
+    executor: FakeExecutor,
     *,
-    num_blocks: int = 64,
     max_model_len: int = 512,
     max_num_seqs: int = 32,
-    step_seconds: float = 0.0,
+    max_num_batched_tokens: int = 128,
     tokenizer: ByteTokenizer | None = None,
     vocab_size: int = 300,
     seed: int = 0,
     policy: Literal["fcfs", "priority"] = "fcfs",
     events: EventSink | None = None,
-) -> tuple[LLMEngine, FakeExecutor]:
-    """An engine whose control plane is real and whose data plane is fake."""
-    executor = FakeExecutor(next_token, num_blocks, step_seconds)
-    metrics = EngineMetrics()
+) -> EngineParts:
+    """A real control plane over a fake data plane, and what is around it."""
+    metrics = EngineMetrics(max_model_len)
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=128,
+        max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         long_prefill_token_threshold=64,
         target_itl_ms=None,
@@ -176,25 +182,42 @@ def make_engine(
         policy=policy,
         enable_prefix_caching=True,
     )
+    history, event_log = StepHistory(SPEC.block_size, 1), EventLog()
+    sink = EventTee(metrics, history, event_log, *([events] if events is not None else ()))
     manager = KVCacheManager(
-        [SPEC], executor.capacity(), enable_prefix_caching=True, give_back=executor.release_blocks, events=metrics
+        [SPEC], executor.capacity(), enable_prefix_caching=True, give_back=executor.release_blocks, events=sink
     )
-    core = EngineCore(Scheduler(config, manager, events=metrics), executor)
-    parts = EngineParts(
-        core=core,
-        tokenizer=tokenizer or ByteTokenizer(vocab_size=vocab_size),  # type: ignore[arg-type]
+    scheduler = Scheduler(config, manager, events=sink)
+    tokenizer = tokenizer or ByteTokenizer(vocab_size=vocab_size)
+    return EngineParts(
+        core=EngineCore(scheduler, executor),
+        tokenizer=tokenizer,  # type: ignore[arg-type]
         metrics=metrics,
-        events=events or metrics,
+        observer=EngineObserver(scheduler, history, [SPEC], config),
+        events=sink,
+        event_log=event_log,
         default_sampling_params=SamplingParams(temperature=0.0, max_tokens=40),
         vocab_size=vocab_size,
         eos_token_ids=frozenset({EOS}),
         max_model_len=max_model_len,
         max_logprobs=20,
+        grammars=GrammarCompiler(tokenizer, vocab_size=vocab_size, eos_token_ids={EOS}),  # type: ignore[arg-type]
         seed=seed,
         weight_formats={"Q4_1": 66_355_200, "Q8_0": 30_081_024},
         numeric_fingerprint="fake",
     )
-    return LLMEngine(parts), executor
+
+
+def make_engine(
+    next_token: Callable[[list[int], int], int] = echo_prompt,
+    *,
+    num_blocks: int = 64,
+    step_seconds: float = 0.0,
+    **options: Any,
+) -> tuple[LLMEngine, FakeExecutor]:
+    """An engine whose control plane is real and whose data plane is fake; options are those of `make_parts`."""
+    executor = FakeExecutor(next_token, num_blocks, step_seconds)
+    return LLMEngine(make_parts(executor, **options)), executor
 
 
 def make_llm(**options: Any) -> tuple[LLM, FakeExecutor]:

@@ -16,16 +16,33 @@ if TYPE_CHECKING:
         ModelLoadError,
         NativeError,
         OctavoError,
+        QueueFullError,
         RequestError,
+        RequestTimeoutError,
     )
+    from octavo.frontend.async_engine import AsyncLLM, AsyncLLMEngine
     from octavo.frontend.llm_engine import LLMEngine
     from octavo.llm import LLM
-    from octavo.outputs import CompletionOutput, Logprob, OutputError, RequestOutput, RequestStateStats
-    from octavo.sampling_params import RequestOutputKind, SamplingParams
+    from octavo.outputs import (
+        BeamSearchOutput,
+        BeamSearchSequence,
+        CompletionOutput,
+        Logprob,
+        OutputError,
+        RequestOutput,
+        RequestStateStats,
+    )
+    from octavo.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+    from octavo.structured_outputs import StructuredOutputsParams
     from octavo.version import __version__
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "ConfigError",
     "EngineArgs",
@@ -37,16 +54,24 @@ __all__ = [
     "NativeError",
     "OctavoError",
     "OutputError",
+    "QueueFullError",
     "RequestError",
     "RequestOutput",
     "RequestOutputKind",
     "RequestStateStats",
+    "RequestTimeoutError",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "octavo.llm",
+    "AsyncLLM": "octavo.frontend.async_engine",
+    "AsyncLLMEngine": "octavo.frontend.async_engine",
+    "BeamSearchOutput": "octavo.outputs",
+    "BeamSearchParams": "octavo.sampling_params",
+    "BeamSearchSequence": "octavo.outputs",
     "CompletionOutput": "octavo.outputs",
     "ConfigError": "octavo.errors",
     "EngineArgs": "octavo.config",
@@ -58,11 +83,14 @@ _HOMES = {
     "NativeError": "octavo.errors",
     "OctavoError": "octavo.errors",
     "OutputError": "octavo.outputs",
+    "QueueFullError": "octavo.errors",
     "RequestError": "octavo.errors",
     "RequestOutput": "octavo.outputs",
     "RequestOutputKind": "octavo.sampling_params",
     "RequestStateStats": "octavo.outputs",
+    "RequestTimeoutError": "octavo.errors",
     "SamplingParams": "octavo.sampling_params",
+    "StructuredOutputsParams": "octavo.structured_outputs",
     "__version__": "octavo.version",
 }
 

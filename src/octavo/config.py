@@ -114,6 +114,9 @@ class EngineConfig:
     activation_quantization: bool = True
     """Quantise activations to 8 bits where weights are quantised: faster, with a loss far below that of the
     weights'."""
+    record_events: bool = False
+    """Keep the last 65,536 events of the engine, with their times, for `LLM.events()`: admitted, deferred, preempted,
+    blocks allocated and shared, each step. Costs some microseconds a step."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(EngineConfig).items():

@@ -42,3 +42,4 @@ class EngineOptions(TypedDict, total=False):
     override_generation_config: Mapping[str, Any] | None
     num_threads: int | None
     activation_quantization: bool
+    record_events: bool

@@ -40,9 +40,21 @@ class RequestError(OctavoError, ValueError):
 
 
 class EngineDeadError(OctavoError):
-    """The engine was closed, or belongs to another process."""
+    """The engine was closed, has failed, or belongs to another process."""
 
     code = "engine_dead"
+
+
+class QueueFullError(OctavoError):
+    """As many requests wait as may; another may be accepted later."""
+
+    code = "queue_full"
+
+
+class RequestTimeoutError(OctavoError):
+    """A request took longer than it may; what it had made so far is lost."""
+
+    code = "request_timeout"
 
 
 class NativeError(OctavoError):

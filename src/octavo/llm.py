@@ -7,11 +7,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from octavo.config import EngineConfig
 from octavo.errors import EngineDeadError, RequestError
+from octavo.frontend.beam_search import BeamSearch, check_room, step_params
 from octavo.frontend.call_arguments import adds_special_tokens, refuse, spread, spread_priority, template_variables
 from octavo.frontend.input_processor import EngineInput
 from octavo.frontend.output_processor import failed_output
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from octavo.frontend.engine_metrics import Metric
     from octavo.frontend.input_processor import Prompt
     from octavo.frontend.llm_engine import LLMEngine
-    from octavo.outputs import RequestOutput
+    from octavo.observe.event_log import RecordedEvent
+    from octavo.observe.snapshot import EngineSnapshot, KVCacheStats
+    from octavo.outputs import BeamSearchOutput, RequestOutput
+    from octavo.sampling_params import BeamSearchParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
 Conversation = Sequence[Mapping[str, Any]]
@@ -200,6 +205,30 @@ class LLM:
         tokenization = {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
         return self._start_stream(prompts, sampling_params, priority, tokenization, on_error)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: bool | Callable[..., Any] = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Search for the most probable continuations of each prompt; return the best of them, best first.
+
+        Args:
+            concurrency_limit: prompts that are searched for at once; None for all.
+
+        Raises: `RequestError` naming the first bad prompt; `EngineDeadError`.
+        """
+        _refuse_later_features(lora_request=lora_request)
+        step = step_params(params)
+        prepared = self._prepare(_as_prompts(prompts), step, None, RequestOutputKind.FINAL_ONLY)
+        _raise_first(prepared)
+        inputs = [entry for entry in prepared if isinstance(entry, EngineInput)]
+        check_room(inputs, params, self.llm_engine.max_model_len)
+        generate = partial(self.generate, sampling_params=step, use_tqdm=False)
+        return BeamSearch(params, self.llm_engine.tokenizer, generate).run(inputs, concurrency_limit, use_tqdm)
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self.llm_engine.tokenizer
@@ -211,6 +240,21 @@ class LLM:
     def get_metrics(self) -> list[Metric]:
         """Return counters and gauges of the engine, under vLLM's names."""
         return self.llm_engine.get_metrics()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return what the engine is like between two steps: requests, blocks, the last minute."""
+        return self.llm_engine.snapshot()
+
+    def events(self) -> list[RecordedEvent]:
+        """Return what the engine decided, the oldest first, as far back as the log reaches. Also after `close`.
+
+        Raises: `ConfigError` for an engine that was made without `record_events=True`.
+        """
+        return self.llm_engine.events()
+
+    def kv_cache_stats(self) -> KVCacheStats:
+        """Return how well the KV cache is used: blocks used, shared and cached, waste, hits and evictions."""
+        return self.llm_engine.kv_cache_stats()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""

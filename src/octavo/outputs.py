@@ -61,7 +61,7 @@ class RequestStateStats:
     num_generation_tokens: int = 0
     """Of all completions."""
     num_preemptions: int = 0
-    """How often the request lost its blocks and was recomputed."""
+    """How often the request lost its blocks and was recomputed; of several completions, that with the most."""
     arrival_time: float = 0.0
     queued_ts: float = 0.0
     scheduled_ts: float = 0.0
@@ -97,3 +97,27 @@ class RequestOutput:
     """Prompt tokens whose keys and values came from the prefix cache."""
     error: OutputError | None = field(default=None, kw_only=True)
     """Set where the request, or its prompt, could not be served."""
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One of the best beams of a prompt."""
+
+    tokens: list[int]
+    """Prompt included."""
+    logprobs: list[dict[int, Logprob]]
+    """The candidates of each generated token."""
+    cum_logprob: float = 0.0
+    text: str | None = None
+    """Prompt included."""
+    finish_reason: str | None = None
+    """stop for a beam that ended by itself, length for one that max_tokens cut."""
+    stop_reason: int | str | None = None
+    lora_request: None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The beams of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]

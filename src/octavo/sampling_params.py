@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from octavo.errors import RequestError
+from octavo.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5
 """A temperature below this means greedy decoding."""
@@ -51,7 +52,6 @@ class RequestOutputKind(Enum):
 
 
 _LATER: dict[str, str] = {
-    "structured_outputs": "constrained decoding is not supported yet; use allowed_token_ids or stop",
     "thinking_token_budget": "reasoning budgets are not supported yet; use max_tokens",
     "repetition_detection": "repetition detection is not supported yet; use repetition_penalty",
     "logprob_token_ids": "scoring chosen ids is not supported yet; use logprobs",
@@ -65,9 +65,9 @@ _LATER: dict[str, str] = {
 
 _REMOVED: dict[str, str] = {
     "best_of": "use n and choose among the completions by cumulative_logprob",
-    "use_beam_search": "beam search is not a sampling parameter; use n",
+    "use_beam_search": "beam search is not a sampling parameter; use LLM.beam_search",
     "logits_processors": "use logit_bias, allowed_token_ids or bad_words",
-    "guided_decoding": "constrained decoding is not supported yet; use allowed_token_ids or stop",
+    "guided_decoding": "use structured_outputs=StructuredOutputsParams(...)",
     "truncate_prompt_tokens": "truncate the prompt's token ids yourself and pass them as prompt_token_ids",
 }
 """Names that vLLM once had."""
@@ -118,7 +118,8 @@ class SamplingParams:
     """Without effect: text is made of the tokens' own bytes, so no space is ever added."""
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    structured_outputs: object = None
+    structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
+    """The form that the output must have."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these token ids."""
     allowed_token_ids: list[int] | None = None
@@ -177,7 +178,7 @@ class SamplingParams:
     def clone(self) -> SamplingParams:
         """Return a copy that shares no list with this object."""
         other = copy.copy(self)
-        for name in ("stop", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words"):
+        for name in ("stop", "stop_token_ids", "structured_outputs", "logit_bias", "allowed_token_ids", "bad_words"):
             setattr(other, name, copy.copy(getattr(self, name)))
         other.bad_words_token_ids = [list(ids) for ids in self.bad_words_token_ids]
         return other
@@ -196,6 +197,7 @@ class SamplingParams:
             _fail("output_kind", self.output_kind, "must be a RequestOutputKind")
         self._verify_numbers()
         self._verify_lists()
+        self._verify_structured_outputs()
         self._verify_bias()
         self._normalise_temperature()
         self.skip_reading_prefix_cache = bool(self.skip_reading_prefix_cache) or self.prompt_logprobs is not None
@@ -244,6 +246,18 @@ class SamplingParams:
             if len(self.bad_words) > MAX_BAD_WORDS:
                 _fail("bad_words", self.bad_words, f"may hold at most {MAX_BAD_WORDS} words")
 
+    def _verify_structured_outputs(self) -> None:
+        if isinstance(self.structured_outputs, dict):
+            self.structured_outputs = StructuredOutputsParams.from_mapping(self.structured_outputs)
+        elif self.structured_outputs is not None:
+            if not isinstance(self.structured_outputs, StructuredOutputsParams):
+                _fail(
+                    "structured_outputs",
+                    self.structured_outputs,
+                    "must be StructuredOutputsParams or a dict of its fields",
+                )
+            self.structured_outputs.verify()
+
     def _verify_bias(self) -> None:
         if self.logit_bias is None:
             return
@@ -277,6 +291,31 @@ def _refuse_name(name: str) -> NoReturn:
     nearest = difflib.get_close_matches(name, _NAMES, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise TypeError(f"SamplingParams got an unexpected keyword argument {name!r}{hint}")
+
+
+@dataclass(slots=True)
+class BeamSearchParams:
+    """How `LLM.beam_search` searches."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    """Accepted for vLLM's sake: beams are scored by the model's own logprobs, which it does not change."""
+    length_penalty: float = 1.0
+    """Scores are divided by the length to the power of this; above 1 favours long beams."""
+    include_stop_str_in_output: bool = False
+    """Whether the text has the token that ended it."""
+    structured_outputs: None = None
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        self.beam_width = _int("beam_width", self.beam_width, 1, MAX_N)
+        self.max_tokens = _int("max_tokens", self.max_tokens, 1, _INT32_MAX)
+        self.temperature = _float("temperature", self.temperature, "[0, 2]", 0, 2)
+        self.length_penalty = _float("length_penalty", self.length_penalty, "[-100, 100]", -100, 100)
+        if self.structured_outputs is not None:
+            _fail("structured_outputs", self.structured_outputs, "is not supported in a beam search")
 
 
 def _fail(name: str, value: object, rule: str) -> NoReturn:

@@ -68,7 +68,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
         "pass prompt_token_ids and detokenize=False",
     ),
     "speculative_config": ((None,), "speculative decoding is not supported yet"),
-    "structured_outputs_config": ((None,), "constrained decoding is not supported yet"),
+    "structured_outputs_config": ((None,), "there is one backend for structured outputs, llguidance; leave it out"),
     "task": (("auto", "generate"), "only text generation is supported"),
     "tensor_parallel_size": ((1,), "one process uses all cores; set num_threads"),
     "tokenizer_mode": (("auto", "hf"), "leave it out"),
@@ -79,16 +79,22 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Option: the values that ask for nothing, and what to do instead of any other."""
 
 _STORED = "such checkpoints cannot be read: use the original one with quantization='q4' or 'q8', or a GGUF file"
+_BY_CONFIG = "leave it out: a checkpoint's config.json says how it is quantised, and docs/formats.md what can be read"
 _ON_LOAD = "use 'q8', which rounds weights to 8 bits while loading, or 'q4'"
 
 FOREIGN_QUANTIZATIONS: dict[str, str] = {
     **dict.fromkeys(
         (
-            "aqlm", "auto-round", "awq", "awq_marlin", "bitblas", "compressed-tensors", "cpu_awq", "gptq",
-            "gptq_bitblas", "gptq_marlin", "gptq_marlin_24", "inc", "marlin", "modelopt", "modelopt_fp4",
-            "moe_wna16", "mxfp4", "petit_nvfp4", "qqq", "quark",
+            "aqlm", "auto-round", "bitblas", "gptq_marlin_24", "inc", "marlin", "modelopt", "modelopt_fp4", "mxfp4",
+            "petit_nvfp4", "qqq", "quark",
         ),
         _STORED,
+    ),
+    **dict.fromkeys(
+        (
+            "awq", "awq_marlin", "compressed-tensors", "cpu_awq", "gptq", "gptq_bitblas", "gptq_marlin", "moe_wna16",
+        ),
+        _BY_CONFIG,
     ),
     **dict.fromkeys(
         (

@@ -142,7 +142,7 @@ def test_batch_sizes_that_are_no_numbers_are_wrong_usage() -> None:
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
-    result = run("kernels", "--formats", "Q3_K")
+    result = run("kernels", "--formats", "IQ2_XS")
     assert result.exit_code == 1
     assert "formats must be of F32, F16, " in result.stderr
 

@@ -49,7 +49,7 @@ def test_a_single_prompt_is_answered_and_summed_up(engines: Engines) -> None:
     assert result.stdout == "hello\n"
     assert "5 prompt tokens, 6 generated in" in result.stderr
     assert "tokens/s" in result.stderr
-    assert "1 KV blocks used" in result.stderr
+    assert "KV cache: at most 1 block of 16 tokens in use" in result.stderr
     assert engines.configs == [EngineConfig("m")]
 
 

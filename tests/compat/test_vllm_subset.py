@@ -87,6 +87,13 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "tokenization_kwargs": None,
         "mm_processor_kwargs": None,
     },
+    "beam_search": {
+        "prompts": REQUIRED,
+        "params": REQUIRED,
+        "lora_request": None,
+        "use_tqdm": False,
+        "concurrency_limit": None,
+    },
     "reset_prefix_cache": {"reset_running_requests": False, "reset_connector": False},
     "get_tokenizer": {},
     "get_default_sampling_params": {},

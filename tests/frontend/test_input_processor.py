@@ -7,18 +7,21 @@ from face_fakes import EOS, ByteTokenizer
 
 from octavo import RequestError, RequestOutputKind, SamplingParams
 from octavo.frontend.input_processor import EngineInput, InputProcessor
+from octavo.grammar.compiler import GrammarCompiler
 
 VOCAB = 300
 MAX_MODEL_LEN = 64
 
 
 def make_processor(max_logprobs: int = 20, tokenizer: ByteTokenizer | None = None) -> InputProcessor:
+    tokenizer = tokenizer or ByteTokenizer()
     return InputProcessor(
-        tokenizer or ByteTokenizer(),  # type: ignore[arg-type]
+        tokenizer,  # type: ignore[arg-type]
         vocab_size=VOCAB,
         eos_token_ids=frozenset({EOS}),
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=max_logprobs,
+        grammars=GrammarCompiler(tokenizer, vocab_size=VOCAB, eos_token_ids={EOS}),  # type: ignore[arg-type]
     )
 
 

@@ -54,6 +54,7 @@ class StepRecorder:
 
     enabled = True
     wants_steps = True
+    wants_blocks = False
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

@@ -34,6 +34,12 @@ _SCALE_FIELDS: Mapping[GgufType, tuple[int, ...]] = {
     GgufType.Q4_K: (0, 2),
     GgufType.Q5_K: (0, 2),
     GgufType.Q6_K: (208,),
+    GgufType.Q2_K: (80, 82),
+    GgufType.Q3_K: (108,),
+    GgufType.IQ4_NL: (0,),
+    GgufType.IQ4_XS: (0,),
+    GgufType.MXFP4: (),
+    GgufType.Q4_Z: (0, 2),
 }
 """Where a block of the format has its float16 numbers: random bits there could be NaN."""
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.bench.figures import Job, JobFigures, job_figures
 from octavo.bench.report import Report, format_facts, make_recipe, peaks_as_json
 from octavo.bench.session import BenchSession
 from octavo.bench.workload import Workload
 from octavo.frontend.machine import peak_rss_bytes
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
 
 
 def run_throughput(
@@ -19,18 +24,21 @@ def run_throughput(
     *,
     temperature: float = 0.0,
     show_progress: bool = False,
+    watch: Callable[[LLM], AbstractContextManager[object]] | None = None,
 ) -> Report:
     """Load a model, serve a workload and report.
 
     Args:
         options: of the engine.
+        watch: is entered while the workload runs, to look on.
 
     Raises: `ConfigError`, `ModelLoadError`, `RequestError`.
     """
     with BenchSession(model, options) as session:
         items = workload.items(session.llm.get_tokenizer(), session.max_model_len)
         session.warm_up(items[0])
-        job = session.run(items, temperature=temperature, show_progress=show_progress)
+        with watch(session.llm) if watch is not None else nullcontext():
+            job = session.run(items, temperature=temperature, show_progress=show_progress)
         described = {**asdict(workload), "num_prompts": len(items), "temperature": temperature}
         return job_report("throughput", session, job, described)
 
@@ -48,11 +56,18 @@ def job_report(benchmark: str, session: BenchSession, job: Job, workload: dict[s
     recipe = make_recipe(
         session.config, num_threads=session.built.num_threads, isa=session.built.isa, workload=described
     )
+    cache = session.llm.kv_cache_stats()
     return Report(
         benchmark,
         recipe,
-        {**asdict(figures), **more, "peak_rss_bytes": peak_rss, "peaks": peaks_as_json(peaks)},
-        _table(session, figures, peak_rss, more),
+        {
+            **asdict(figures),
+            **more,
+            "peak_rss_bytes": peak_rss,
+            "kv_cache": asdict(cache),
+            "peaks": peaks_as_json(peaks),
+        },
+        f"{_table(session, figures, peak_rss, more)}\n{cache.summary()}",
     )
 
 

@@ -69,7 +69,7 @@ class Workload:
         Raises: `ConfigError` for a file that cannot be read or holds too little.
         """
         if self.dataset_name == "custom":
-            return self._from_file()
+            return self.read()
         rng = random.Random(self.seed)
         token_ids = ordinary_token_ids(tokenizer)
         count = DEFAULT_NUM_PROMPTS if self.num_prompts is None else self.num_prompts
@@ -86,7 +86,11 @@ class Workload:
         num_input = min(num_input, max(1, max_model_len - 1))
         return num_input, max(1, min(num_output, max_model_len - num_input))
 
-    def _from_file(self) -> list[WorkItem]:
+    def read(self) -> list[WorkItem]:
+        """Return the requests of a "custom" dataset.
+
+        Raises: `ConfigError` for a file that cannot be read or holds too little.
+        """
         assert self.dataset_path is not None, "checked when this was made"
         items = list(_read_items(Path(self.dataset_path), self.output_len))
         count = len(items) if self.num_prompts is None else self.num_prompts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +14,8 @@ from octavo.cli.engine_flags import engine_flags, given_engine_options
 
 if TYPE_CHECKING:
     from octavo.bench.report import Report
+    from octavo.bench.workload import Workload
+    from octavo.llm import LLM
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -20,7 +24,7 @@ _MODEL_HELP = "A GGUF file, a directory, a hub id or a built-in name."
 
 @click.group("bench")
 def command() -> None:
-    """Measure speed: of whole jobs, of one batch, of each kernel, of the start.
+    """Measure speed: of whole jobs, of one batch, of each kernel, of the start, of a server.
 
     Each prints a table. With --json the last line of stdout is one JSON document: the recipe to repeat the
     measurement, and the figures. Measure on an idle machine.
@@ -39,40 +43,47 @@ def _shared_flags(needs_model: bool = True) -> Callable[[Command], Command]:
     return add
 
 
+def _dataset_flags(decorated: Command) -> Command:
+    """Add what says which requests to make."""
+    for add in reversed(
+        [
+            click.option("--dataset-name", type=click.Choice(["random", "custom"]), default="random", show_default=True,
+                         help="Random token ids, or the prompts of a file."),
+            click.option("--dataset-path", help='File with one JSON object a line: {"prompt": "...", "output_tokens": '
+                         "100}; --output-len where there is no output_tokens."),
+            click.option("--input-len", "--random-input-len", "input_len", type=int, default=128, show_default=True,
+                         help="Tokens of each random prompt."),
+            click.option("--output-len", "--random-output-len", "output_len", type=int, default=128, show_default=True,
+                         help="Tokens to generate for each prompt."),
+            click.option("--num-prompts", type=int, help="Requests.  [default: 64, or all of the file]"),
+            click.option("--length-sigma", type=float, default=0.0, show_default=True,
+                         help="Lengths vary: log-normal with this sigma, --input-len and --output-len being the "
+                         "medians."),
+        ]
+    ):  # fmt: skip
+        decorated = add(decorated)
+    return decorated
+
+
 @command.command("throughput")
 @_shared_flags()
-@click.option(
-    "--dataset-name",
-    type=click.Choice(["random", "custom"]),
-    default="random",
-    show_default=True,
-    help="Random token ids, or the prompts of a file.",
-)
-@click.option(
-    "--dataset-path", help='File with one JSON object a line: {"prompt": "...", "output_tokens": 100}; --output-len '
-    "where there is no output_tokens.",
-)  # fmt: skip
-@click.option("--input-len", type=int, default=128, show_default=True, help="Tokens of each random prompt.")
-@click.option("--output-len", type=int, default=128, show_default=True, help="Tokens to generate for each prompt.")
-@click.option("--num-prompts", type=int, help="Requests, all at once.  [default: 64, or all of the file]")
-@click.option(
-    "--length-sigma",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Lengths vary: log-normal with this sigma, --input-len and --output-len being the medians.",
-)
+@_dataset_flags
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-def throughput(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+@click.option("--top", is_flag=True, help="Show requests, blocks and speed on stderr while it runs, as `octavo top`.")
+def throughput(model: str, as_json: bool, quiet: bool, top: bool, **flags: Any) -> None:
     """Serve many requests that arrive at once, until all are done."""
     from octavo.bench.throughput import run_throughput
-    from octavo.bench.workload import Workload
 
-    names = ("dataset_name", "dataset_path", "input_len", "output_len", "num_prompts", "length_sigma")
-    workload = Workload(**{name: flags[name] for name in names}, seed=flags["seed"] or 0)
     options = given_engine_options(flags)
-    progress = _shows_progress(quiet)
-    _show(run_throughput(model, options, workload, temperature=flags["temperature"], show_progress=progress), as_json)
+    report = run_throughput(
+        model,
+        options,
+        _workload(flags),
+        temperature=flags["temperature"],
+        show_progress=_shows_progress(quiet) and not top,
+        watch=_watcher(model) if top else None,
+    )
+    _show(report, as_json)
 
 
 @command.command("latency")
@@ -130,6 +141,47 @@ def kernels(model: str | None, as_json: bool, quiet: bool, **flags: Any) -> None
     _show(run_kernels(model, options, steps, formats=formats, show_progress=_shows_progress(quiet)), as_json)
 
 
+@command.command("serve")
+@click.option("--base-url", default="http://127.0.0.1:8000", show_default=True, help="Where the server is.")
+@click.option("--backend", type=click.Choice(["openai", "openai-chat", "vllm"]), default="openai", show_default=True,
+              help="Chat sends messages, to /v1/chat/completions.")  # fmt: skip
+@click.option("--endpoint", help="Path of the API.  [default: /v1/completions, or that of the backend]")
+@click.option("-m", "--model", help="What the server calls the model.  [default: its first]")
+@click.option("--tokenizer", help="What random prompts are drawn from: a model in any form.  [default: common words]")
+@_dataset_flags
+@click.option("--request-rate", type=float, default=float("inf"), show_default=True, help="Requests a second.")
+@click.option("--burstiness", type=float, default=1.0, show_default=True, help="1: a Poisson process; less: bursts.")
+@click.option("--max-concurrency", type=int, help="Requests that are open at once.  [default: all]")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--ignore-eos", is_flag=True, help="Ask for all tokens (vLLM's and Octavo's servers know how).")
+@click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
+@click.option("--goodput", multiple=True, help="Limit of a good answer in milliseconds: ttft:200, tpot:50, e2el:9000.")
+@click.option("--num-warmups", type=int, default=0, show_default=True, help="Requests before, which do not count.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and arrivals.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as a bearer token.  [default: $OPENAI_API_KEY]")
+@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def serve(as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Put load on a server that speaks OpenAI's API, and measure what its clients wait for."""
+    from tqdm import tqdm
+
+    from octavo.bench.serve import Load, RequestForm, parse_goodput, run_serve
+    from octavo.bench.serve_client import Target
+
+    path = "/v1/chat/completions" if flags["backend"] == "openai-chat" else "/v1/completions"
+    headers = {"Authorization": f"Bearer {flags['api_key']}"} if flags["api_key"] else {}
+    target = Target(flags["base_url"], flags["endpoint"] or path, headers)
+    form = RequestForm(flags["model"], flags["temperature"], flags["ignore_eos"], _json_object(flags["extra_body"]))
+    load = Load(flags["request_rate"], flags["burstiness"], flags["max_concurrency"], flags["seed"])
+    workload = _workload(flags)
+    with tqdm(desc="Served", unit="req", total=workload.num_prompts, disable=not _shows_progress(quiet)) as bar:
+        report = run_serve(
+            target, form, workload, load, tokenizer=flags["tokenizer"], num_warmups=flags["num_warmups"],
+            goodput_ms=parse_goodput(flags["goodput"]), on_done=bar.update,
+        )  # fmt: skip
+    _show(report, as_json)
+
+
 @command.command("startup")
 @_shared_flags()
 @click.option("--num-iters", type=int, default=5, show_default=True, help="Starts that count.")
@@ -139,6 +191,36 @@ def startup(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
 
     options = given_engine_options(flags)
     _show(run_startup(model, options, num_iters=flags["num_iters"], show_progress=_shows_progress(quiet)), as_json)
+
+
+def _workload(flags: dict[str, Any]) -> Workload:
+    from octavo.bench.workload import Workload
+
+    names = ("dataset_name", "dataset_path", "input_len", "output_len", "num_prompts", "length_sigma")
+    return Workload(**{name: flags[name] for name in names}, seed=flags["seed"] or 0)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"expected JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"expected a JSON object, got {text!r}")
+    return value
+
+
+def _watcher(model: str) -> Callable[[LLM], AbstractContextManager[None]]:
+    """Return what shows an engine while it runs.
+
+    Raises: `ConfigError` without rich.
+    """
+    from octavo.explain.views import require
+
+    require("rich")
+    from octavo.explain.watching import watching
+
+    return lambda llm: watching(llm, f"octavo bench throughput -m {model}")
 
 
 def _show(report: Report, as_json: bool) -> None:

@@ -1,11 +1,11 @@
-"""One flag for each field of `EngineConfig`, with its type, its default and the docstring under it as help."""
+"""One flag for each field of a dataclass of options, with its type, its default and the docstring under it as help."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -19,7 +19,7 @@ _NOT_FLAGS = frozenset({"model"})
 """Given in a way of its own."""
 
 
-class _JsonObject(click.ParamType[dict[str, Any]]):
+class JsonObject(click.ParamType[dict[str, Any]]):
     """A dict written as JSON."""
 
     name = "json"
@@ -38,18 +38,31 @@ class _JsonObject(click.ParamType[dict[str, Any]]):
 
 def engine_flags(command: Command) -> Command:
     """Add a flag for every engine option to a command."""
-    helps = field_docs(EngineConfig)
-    hints = get_type_hints(EngineConfig)
-    for entry in reversed(fields(EngineConfig)):
-        if entry.name not in _NOT_FLAGS:
-            command = _option(entry.name, hints[entry.name], entry.default, helps[entry.name])(command)
-    return command
+    return flags_of(EngineConfig, without=_NOT_FLAGS)(command)
+
+
+def flags_of(cls: type, *, without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Return what adds a flag for every field of a dataclass to a command; None is a flag that was not given."""
+    helps, hints = field_docs(cls), get_type_hints(cls)
+
+    def add(command: Command) -> Command:
+        for entry in reversed(fields(cls)):
+            if entry.name not in without:
+                command = _option(entry.name, hints[entry.name], entry.default, helps[entry.name])(command)
+        return command
+
+    return add
 
 
 def given_engine_options(values: dict[str, Any]) -> dict[str, Any]:
     """Return the engine options among a command's parameters, without those left out."""
-    names = {entry.name for entry in fields(EngineConfig)}
-    return {name: value for name, value in values.items() if name in names and value is not None}
+    return given_options(EngineConfig, values)
+
+
+def given_options(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a command's parameters that are fields of a dataclass, without those left out."""
+    names = {entry.name for entry in fields(cls)}
+    return {name: value for name, value in values.items() if name in names and value not in (None, ())}
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -70,18 +83,20 @@ def field_docs(cls: type) -> dict[str, str]:
 
 def _option(name: str, hint: Any, default: Any, text: str) -> Callable[[Command], Command]:
     flag = "--" + name.replace("_", "-")
-    if default not in (None, MISSING):
+    if default not in (None, (), "", MISSING):
         text += f"  [default: {default}]"
     if hint is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    return click.option(flag, name, type=_click_type(hint), default=None, help=text)
+    is_list = get_origin(hint) is tuple
+    kind = get_args(hint)[0] if is_list else hint
+    return click.option(flag, name, type=_click_type(kind), multiple=is_list, default=None, help=text)
 
 
 def _click_type(hint: Any) -> Any:
     if get_origin(hint) is Literal:
         return click.Choice(get_args(hint))
     if get_origin(hint) is Mapping:
-        return _JsonObject()
+        return JsonObject()
     choices = [part for part in get_args(hint) if part is not type(None)] or [hint]
     if len(choices) == 1 and choices[0] is not hint:
         return _click_type(choices[0])

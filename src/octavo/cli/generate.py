@@ -76,7 +76,7 @@ def command(
 ) -> None:
     """Generate text for one or more prompts.
 
-    A single prompt is answered while it is generated, then summed up in one line on stderr.
+    A single prompt is answered while it is generated, then summed up in two lines on stderr.
     """
     texts = [*prompts, *_read_prompts(prompt_file)]
     if not texts:
@@ -91,7 +91,7 @@ def command(
         sampling["seed"] = flags["sampling_seed"]
     options = {"use_tqdm_on_load": not quiet, **given_engine_options(flags)}
     with LLM(model, **options) as llm:
-        params = _sampling_params(llm, sampling)
+        params = sampling_params(llm, sampling)
         if len(texts) == 1 and params.n == 1 and not as_json:
             failed = _stream_one(llm, _prompt(llm, texts[0], chat, system), params, quiet)
         else:
@@ -106,7 +106,7 @@ def _read_prompts(prompt_file: IO[str] | None) -> list[str]:
         raise click.UsageError(f"the prompt file is not UTF-8 text: {error.reason}") from error
 
 
-def _sampling_params(llm: LLM, given: dict[str, Any]) -> SamplingParams:
+def sampling_params(llm: LLM, given: dict[str, Any]) -> SamplingParams:
     """Return the model's defaults with what was given on the command line."""
     params = llm.get_default_sampling_params()
     for name, value in {"max_tokens": _DEFAULT_MAX_TOKENS, **given}.items():
@@ -137,7 +137,7 @@ def _stream_one(llm: LLM, prompt: Any, params: SamplingParams, quiet: bool) -> b
     if output.error is not None:
         click.echo(f"Error: {output.error.message}", err=True)
     if not quiet:
-        click.echo(_summary(llm, [output]), err=True)
+        click.echo(summary(llm, [output]), err=True)
     return output.error is not None
 
 
@@ -153,7 +153,7 @@ def _generate_all(llm: LLM, prompts: list[Any], params: SamplingParams, as_json:
             click.echo(_heading(index, completion, output), err=True)
             click.echo(completion.text)
     if not quiet:
-        click.echo(_summary(llm, outputs), err=True)
+        click.echo(summary(llm, outputs), err=True)
     return any(output.error is not None for output in outputs)
 
 
@@ -205,8 +205,8 @@ def _finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, _LEAST_LOGPROB)
 
 
-def _summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
-    """One line: tokens in and out, speed from arrival to the last token, and blocks of the KV cache."""
+def summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
+    """Two lines: tokens in and out with the speed from arrival to the last token, and how the KV cache was used."""
     stats = [output.metrics for output in outputs if output.metrics is not None]
     num_prompt = sum(len(output.prompt_token_ids or ()) for output in outputs)
     num_generated = sum(entry.num_generation_tokens for entry in stats)
@@ -220,4 +220,4 @@ def _summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
         decode = (num_generated - 1) / max(last - first, 1e-9)
         text += f"; first token after {first - begin:.2f} s, then {decode:.0f} tokens/s"
     weights = ", ".join(f"{size / 1e6:.0f} MB {name}" for name, size in llm.llm_engine.weight_formats.items())
-    return text + f"), {llm.llm_engine.peak_kv_blocks} KV blocks used, weights {weights}"
+    return f"{text}), weights {weights}\n{llm.kv_cache_stats().summary()}"

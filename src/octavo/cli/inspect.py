@@ -52,6 +52,7 @@ def _lines(report: ModelReport) -> Iterator[str]:
             ("vocabulary", f"{report.vocab_size:,}"),
             ("context", f"{report.max_model_len:,} tokens"),
             ("largest step", f"{_size(report.activation_bytes)} for {report.max_num_batched_tokens:,} tokens"),
+            ("rotation tables", _size(report.rope_table_bytes)),
         ]
     )
     yield "\nCache of a request"
@@ -75,6 +76,7 @@ def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
     for share in load.formats:
         tensors = "tensor" if share.num_tensors == 1 else "tensors"
         yield f"    {share.format:<6} {_size(share.bytes):>10}  {share.parameters:,} in {share.num_tensors} {tensors}"
+    yield f"  {_size(load.loaded_bytes)} when loaded, with rotation tables and the largest step"
     yield f"  {_size(available)} available here, so the cache may grow to {_size(load.cache_bytes)}:"
     for fit in load.requests:
         yield f"    {fit.num_requests:>6,} requests of {fit.num_tokens:,} tokens, {_size(fit.bytes_per_request)} each"

@@ -15,10 +15,18 @@ from octavo.version import __version__
 
 _COMMANDS = {
     "bench": "octavo.cli.bench",
+    "chat": "octavo.cli.chat",
     "collect-env": "octavo.cli.collect_env",
+    "explain": "octavo.cli.explain",
     "generate": "octavo.cli.generate",
     "inspect": "octavo.cli.inspect",
+    "lab": "octavo.cli.lab",
     "pull": "octavo.cli.pull",
+    "roofline": "octavo.cli.roofline",
+    "run-batch": "octavo.cli.run_batch",
+    "serve": "octavo.cli.serve",
+    "top": "octavo.cli.top",
+    "trace": "octavo.cli.trace",
 }
 
 

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from octavo.core.admission import AdmissionPolicy
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.scheduler import Scheduler
 from octavo.frontend.engine_metrics import EngineMetrics
+from octavo.frontend.engine_snapshot import EngineObserver, num_attention_groups
 from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import ResolvedConfig, cache_bytes, make_program, resolve, scheduler_config
+from octavo.grammar.compiler import GrammarCompiler
 from octavo.native import kernels
+from octavo.observe.event_log import EventLog
 from octavo.observe.events import NULL_SINK, EventSink, EventTee
+from octavo.observe.history import StepHistory
 from octavo.program.native import NativeProgram
 from octavo.runner.cache_memory import CacheMemory, plan_capacity
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.local_executor import LocalExecutor
 
 if TYPE_CHECKING:
-    from octavo.config import EngineConfig
+    from octavo.config import EngineConfig, SchedulerConfig
     from octavo.core.executor import CacheCapacity
+    from octavo.core.step import SchedulerOutput
+    from octavo.grammar.matcher import GrammarMatcher
+    from octavo.program.forward_batch import AllowedTokens
     from octavo.program.ops import Program
     from octavo.weights.store import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePolicies:
+    """Parts of the control plane that decide; an experiment may put others in their place."""
+
+    admission: Callable[[SchedulerConfig, KVCacheManager], AdmissionPolicy] = AdmissionPolicy
+    cache_manager: type[KVCacheManager] = KVCacheManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,9 @@ class BuiltEngine:
     """An engine that runs, and the facts about it that costs and limits are worked out from."""
 
     engine: LLMEngine
+    scheduler: Scheduler
+    """The engine's own: for its thread only, which is also that of all events but refusals."""
+    observer: EngineObserver
     program: Program
     weight_bytes: Mapping[str, int]
     """What each weight of the program takes in memory, by name."""
@@ -42,6 +60,9 @@ class BuiltEngine:
     """Matrices whose products are computed in 8-bit integers."""
     num_threads: int
     isa: str
+
+
+_PRODUCTION = EnginePolicies()
 
 
 def build_engine(config: EngineConfig) -> LLMEngine:
@@ -52,11 +73,14 @@ def build_engine(config: EngineConfig) -> LLMEngine:
     return build(config).engine
 
 
-def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine:
+def build(
+    config: EngineConfig, *, events: EventSink = NULL_SINK, policies: EnginePolicies = _PRODUCTION
+) -> BuiltEngine:
     """Load a model and start an engine for it, with someone who listens.
 
     Args:
         events: hears what the engine decides.
+        policies: who decides.
 
     Raises: `ConfigError`, `ModelLoadError`, `NativeError`.
     """
@@ -66,26 +90,39 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     weights = load_model_weights(config, resolved, program)
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
-    metrics = EngineMetrics()
-    sink: EventSink = EventTee(metrics, events) if events.enabled else metrics
-    manager = KVCacheManager(
+    metrics = EngineMetrics(scheduling.max_model_len)
+    history = StepHistory(program.cache_groups[0].block_size, num_attention_groups(program.cache_groups))
+    event_log = EventLog() if config.record_events else None
+    sink = EventTee(metrics, history, *(sink for sink in (event_log, events) if sink is not None and sink.enabled))
+    manager = policies.cache_manager(
         program.cache_groups,
         executor.capacity(),
         enable_prefix_caching=scheduling.enable_prefix_caching,
         give_back=executor.release_blocks,
         events=sink,
     )
+    scheduler = Scheduler(scheduling, manager, admission=policies.admission(scheduling, manager), events=sink)
+    observer = EngineObserver(scheduler, history, program.cache_groups, scheduling)
+    eos_token_ids = frozenset(model.tokenizer.eos_token_ids)
+    grammars = GrammarCompiler(model.tokenizer, vocab_size=program.vocab_size, eos_token_ids=eos_token_ids)
+
+    def masks(_plan: SchedulerOutput) -> AllowedTokens | None:
+        return grammars.filler.collect(cast("list[GrammarMatcher | None]", scheduler.open_constraints))
+
     engine = LLMEngine(
         EngineParts(
-            core=EngineCore(Scheduler(scheduling, manager, events=sink), executor),
+            core=EngineCore(scheduler, executor, masks=masks),
             tokenizer=model.tokenizer,
             metrics=metrics,
+            observer=observer,
+            event_log=event_log,
             events=sink,
             default_sampling_params=model.default_sampling_params,
             vocab_size=program.vocab_size,
-            eos_token_ids=frozenset(model.tokenizer.eos_token_ids),
+            eos_token_ids=eos_token_ids,
             max_model_len=scheduling.max_model_len,
             max_logprobs=config.max_logprobs,
+            grammars=grammars,
             seed=config.seed,
             weight_formats=weights.format_bytes,
             numeric_fingerprint=numeric_fingerprint(
@@ -101,6 +138,8 @@ def build(config: EngineConfig, *, events: EventSink = NULL_SINK) -> BuiltEngine
     )
     return BuiltEngine(
         engine,
+        scheduler,
+        observer,
         program,
         weights.bytes_by_name(),
         weights.quantized_matrices() if config.activation_quantization else frozenset(),

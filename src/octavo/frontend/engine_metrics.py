@@ -1,18 +1,27 @@
-"""Counters and gauges of one engine, under vLLM's names, fed by the engine core's events and by finished outputs."""
+"""Counters, gauges and histograms of one engine under vLLM's names; Octavo's own, of waste and sharing, beside them.
+
+Fed by the engine core's events on the engine's thread, and by tokens and finished requests on the caller's. Whoever
+reads does so from any thread, without waiting for a step.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-from octavo.observe.events import RequestAdmitted
+from octavo.frontend import distribution as edges
+from octavo.frontend.distribution import Distribution
+from octavo.observe import events as ev
 
 if TYPE_CHECKING:
     from octavo.core.scheduler import Scheduler
-    from octavo.observe.events import Event
-    from octavo.outputs import RequestOutput, RequestStateStats
+    from octavo.frontend.input_processor import EngineInput
+    from octavo.outputs import RequestStateStats
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,55 +43,224 @@ class Gauge(Metric):
     """A number that goes up and down."""
 
 
+@dataclass(frozen=True, slots=True)
+class Histogram(Metric):
+    """How many values, and how they are spread; `value` is their sum."""
+
+    count: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
+    """Upper edge, "+Inf" for the last: values up to it."""
+
+    @property
+    def sum(self) -> float:
+        """Of all values."""
+        return self.value
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """A request that has not ended."""
+
+    source: EngineInput
+    stats: RequestStateStats
+    longest: int = 0
+    """Tokens of its longest completion that has ended."""
+
+
 class EngineMetrics:
-    """Sums over finished requests, and what only the engine core's events tell: when a request first ran."""
+    """What one engine has done so far.
+
+    Args:
+        max_model_len: up to which requests' lengths are told apart.
+    """
 
     enabled = True
-    wants_steps = False
+    wants_steps = True
+    wants_blocks = False
 
-    def __init__(self) -> None:
+    def __init__(self, max_model_len: int) -> None:
+        self._tracked: dict[str, _Tracked] = {}
+        self._unscheduled: set[str] = set()
+        """Requests that have not run yet."""
+        self._endings = dict.fromkeys(FINISH_REASONS, 0)
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
-        self._endings: Tally[str] = Tally()
-        self._unscheduled: dict[str, RequestStateStats] = {}
-        """Stats of requests that have not run yet."""
+        self._num_preempted_tokens = 0
+        self._num_rejections = 0
+        self._num_forks = 0
+        self._step_seconds = 0.0
+        self._native_seconds = 0.0
+        self._num_steps = 0
+        self._num_decode_rows = 0
+        self._num_prefill_rows = 0
+        self._spreads = _make_spreads(max_model_len)
+        self._itl = self._spreads["vllm:inter_token_latency_seconds"]
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.RequestAdmitted: self._on_admitted,
+            ev.RequestFinished: self._on_finished,
+            ev.RequestPreempted: self._on_preempted,
+            ev.RequestForked: self._on_forked,
+            ev.StepPlanned: self._on_planned,
+            ev.StepFinished: self._on_step,
+        }
 
-    def track(self, core_id: str, stats: RequestStateStats) -> None:
-        """Stamp `stats` when the request is first scheduled."""
-        self._unscheduled[core_id] = stats
+    # ---------------------------------------------------------------- on the caller's thread
+
+    @property
+    def num_unscheduled(self) -> int:
+        """Requests that no step has computed anything of yet."""
+        return len(self._unscheduled)
+
+    def track(self, core_id: str, source: EngineInput, stats: RequestStateStats) -> None:
+        """Follow a request until `finish` or `forget`; stamp `stats` when it is first scheduled."""
+        self._unscheduled.add(core_id)
+        self._tracked[core_id] = _Tracked(source, stats)
 
     def forget(self, core_id: str) -> None:
-        """Stop tracking a request that has ended; it need not have run."""
-        self._unscheduled.pop(core_id, None)
+        """Stop to follow a request whose reader has gone; it need not have run."""
+        self._tracked.pop(core_id, None)
+        self._unscheduled.discard(core_id)
 
-    def emit(self, event: Event) -> None:
-        """Take one event, on the engine's thread."""
-        if isinstance(event, RequestAdmitted):
-            stats = self._unscheduled.pop(event.request_id, None)
-            if stats is not None:
-                stats.scheduled_ts = time.monotonic()
+    def count_rejection(self) -> None:
+        """Count a call that was refused because too many requests wait."""
+        self._num_rejections += 1
 
-    def count_finished(self, output: RequestOutput) -> None:
-        """Add a finished request."""
-        self._num_prompt_tokens += len(output.prompt_token_ids or ())
-        self._num_cached_tokens += output.num_cached_tokens or 0
-        self._endings.update(completion.finish_reason or "" for completion in output.outputs)
+    def count_first_token(self, stats: RequestStateStats, num_prompt_tokens: int, num_cached_tokens: int) -> None:
+        """Count a request's prompt, now that it is computed."""
+        self._num_prompt_tokens += num_prompt_tokens
+        self._num_cached_tokens += num_cached_tokens
+        self._spreads["vllm:time_to_first_token_seconds"].observe(stats.first_token_latency)
+
+    def count_gap(self, seconds: float, num_tokens: int) -> None:
+        """Count the wait for further tokens of a completion; several that came at once took equally long."""
+        self._itl.observe(seconds / num_tokens, num_tokens)
+
+    def finish(self, core_id: str, num_cached_tokens: int) -> None:
+        """Count a request that has ended, and whose output is read."""
+        tracked = self._tracked.get(core_id)
+        self.forget(core_id)
+        if tracked is None:
+            return
+        stats, source, spreads = tracked.stats, tracked.source, self._spreads
+        num_prompt = len(source.prompt_token_ids)
+        spreads["vllm:request_prompt_tokens"].observe(num_prompt)
+        spreads["vllm:request_params_n"].observe(source.params.n)
+        spreads["vllm:request_params_max_tokens"].observe(source.max_tokens)
+        spreads["vllm:request_num_preemptions"].observe(stats.num_preemptions)
+        spreads["vllm:request_max_num_generation_tokens"].observe(tracked.longest)
+        if not stats.first_token_ts:
+            return
+        decode = stats.last_token_ts - stats.first_token_ts
+        spreads["vllm:request_prefill_kv_computed_tokens"].observe(num_prompt - num_cached_tokens)
+        spreads["vllm:e2e_request_latency_seconds"].observe(stats.last_token_ts - stats.queued_ts)
+        spreads["vllm:request_queue_time_seconds"].observe(stats.scheduled_ts - stats.queued_ts)
+        spreads["vllm:request_prefill_time_seconds"].observe(stats.first_token_ts - stats.scheduled_ts)
+        spreads["vllm:request_decode_time_seconds"].observe(decode)
+        spreads["vllm:request_inference_time_seconds"].observe(stats.last_token_ts - stats.scheduled_ts)
+        if tracked.longest > 1:
+            spreads["vllm:request_time_per_output_token_seconds"].observe(decode / (tracked.longest - 1))
+
+    # ---------------------------------------------------------------- on the engine's thread
+
+    def emit(self, event: ev.Event) -> None:
+        """Take one event."""
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def _on_admitted(self, event: ev.RequestAdmitted) -> None:
+        tracked = self._tracked.get(event.request_id)
+        if tracked is not None and not tracked.stats.scheduled_ts:
+            tracked.stats.scheduled_ts = time.monotonic()
+        self._unscheduled.discard(event.request_id)
+
+    def _on_finished(self, event: ev.RequestFinished) -> None:
+        self._endings[event.finish_reason] += 1
+        self._spreads["vllm:request_generation_tokens"].observe(event.num_output_tokens)
+        tracked = self._tracked.get(event.request_id)
+        if tracked is not None:
+            tracked.longest = max(tracked.longest, event.num_output_tokens)
+
+    def _on_preempted(self, event: ev.RequestPreempted) -> None:
+        self._num_preempted_tokens += event.num_computed_tokens
+
+    def _on_forked(self, _: ev.RequestForked) -> None:
+        self._num_forks += 1
+
+    def _on_planned(self, event: ev.StepPlanned) -> None:
+        self._num_decode_rows += event.num_decode_tokens
+        self._num_prefill_rows += event.num_tokens - event.num_decode_tokens
+        self._spreads["vllm:iteration_tokens_total"].observe(event.num_tokens)
+
+    def _on_step(self, event: ev.StepFinished) -> None:
+        self._num_steps += 1
+        self._step_seconds += event.step_seconds
+        self._native_seconds += event.native_seconds
+
+    # ---------------------------------------------------------------- reading, on any thread
 
     def snapshot(self, scheduler: Scheduler) -> list[Metric]:
-        """Return all metrics as they are now, between two steps."""
+        """Return all metrics as they are now; if a step runs, some may be a moment younger than others."""
+        spreads = (_as_histogram(name, entry) for name, entry in self._spreads.items())
+        return [*self._gauges(scheduler), *self._counters(scheduler), *spreads]
+
+    def _gauges(self, scheduler: Scheduler) -> Iterable[Metric]:
         roster, manager = scheduler.roster, scheduler.manager
-        return [
-            Gauge("vllm:num_requests_running", len(roster.running)),
-            Gauge("vllm:num_requests_waiting", len(roster.waiting)),
-            Gauge("vllm:kv_cache_usage_perc", manager.usage()),
-            Counter("vllm:prompt_tokens", self._num_prompt_tokens),
-            Counter("vllm:prompt_tokens_cached", self._num_cached_tokens),
-            Counter("vllm:generation_tokens", scheduler.num_generated_tokens),
-            Counter("vllm:num_preemptions", roster.num_preemptions),
-            Counter("vllm:prefix_cache_queries", manager.num_queried_tokens),
-            Counter("vllm:prefix_cache_hits", manager.num_hit_tokens),
-            *(
-                Counter("vllm:request_success", count, {"finished_reason": reason})
-                for reason, count in sorted(self._endings.items())
-            ),
-        ]
+        num_waiting = len(roster.waiting)
+        yield Gauge("vllm:num_requests_running", len(roster.running))
+        yield Gauge("vllm:num_requests_waiting", num_waiting)
+        yield Gauge("vllm:num_requests_waiting_by_reason", num_waiting, {"reason": "capacity"})
+        yield Gauge("vllm:num_requests_waiting_by_reason", 0, {"reason": "deferred"})
+        yield Gauge("vllm:kv_cache_usage_perc", manager.usage())
+        facts = {"block_size": str(manager.block_size), "num_gpu_blocks": str(manager.pool.num_blocks[0])}
+        yield Gauge("vllm:cache_config_info", 1, facts)
+        yield Gauge("octavo:kv_cache_capacity_bytes", manager.pool.ledger_bytes)
+        yield Gauge("octavo:kv_cache_used_bytes", manager.pool.used_bytes)
+        yield Gauge("octavo:kv_cache_cached_bytes", manager.pool.held_bytes - manager.pool.used_bytes)
+
+    def _counters(self, scheduler: Scheduler) -> Iterable[Metric]:
+        roster, manager = scheduler.roster, scheduler.manager
+        computed = self._num_prompt_tokens - self._num_cached_tokens
+        yield Counter("vllm:prompt_tokens", self._num_prompt_tokens)
+        yield Counter("vllm:prompt_tokens_cached", self._num_cached_tokens)
+        yield Counter("vllm:prompt_tokens_by_source", computed, {"source": "local_compute"})
+        yield Counter("vllm:prompt_tokens_by_source", self._num_cached_tokens, {"source": "local_cache_hit"})
+        yield Counter("vllm:generation_tokens", scheduler.num_generated_tokens)
+        yield Counter("vllm:num_preemptions", roster.num_preemptions)
+        yield Counter("vllm:prefix_cache_queries", manager.num_queried_tokens)
+        yield Counter("vllm:prefix_cache_hits", manager.num_hit_tokens)
+        for reason, count in self._endings.items():
+            yield Counter("vllm:request_success", count, {"finished_reason": reason})
+        yield Counter("vllm:admission_rejections", self._num_rejections, {"reason": "max_num_queued_reqs"})
+        yield Counter("octavo:preempted_tokens", self._num_preempted_tokens)
+        yield Counter("octavo:completions_forked", self._num_forks)
+        yield Counter("octavo:steps", self._num_steps)
+        yield Counter("octavo:step_seconds", self._step_seconds)
+        yield Counter("octavo:step_native_seconds", self._native_seconds)
+        yield Counter("octavo:step_tokens", self._num_prefill_rows, {"kind": "prefill"})
+        yield Counter("octavo:step_tokens", self._num_decode_rows, {"kind": "decode"})
+
+
+def _make_spreads(max_model_len: int) -> dict[str, Distribution]:
+    lengths = edges.request_token_edges(max_model_len)
+    seconds = ("e2e_request_latency", "request_queue_time", "request_inference_time", "request_prefill_time",
+               "request_decode_time")  # fmt: skip
+    tokens = ("prompt", "generation", "max_num_generation", "prefill_kv_computed")
+    by_name = {
+        "time_to_first_token_seconds": edges.TTFT_EDGES,
+        "inter_token_latency_seconds": edges.ITL_EDGES,
+        "request_time_per_output_token_seconds": edges.ITL_EDGES,
+        **{f"{name}_seconds": edges.LATENCY_EDGES for name in seconds},
+        **{f"request_{name}_tokens": lengths for name in tokens},
+        "request_params_max_tokens": lengths,
+        "request_params_n": edges.COUNT_EDGES,
+        "request_num_preemptions": edges.PREEMPTION_EDGES,
+        "iteration_tokens_total": edges.STEP_TOKEN_EDGES,
+    }
+    return {f"vllm:{name}": Distribution(own) for name, own in by_name.items()}
+
+
+def _as_histogram(name: str, entry: Distribution) -> Histogram:
+    up_to = list(accumulate(entry.counts))
+    labels = [f"{float(edge)}" for edge in entry.edges]
+    return Histogram(name, entry.sum, count=up_to[-1], buckets=dict(zip([*labels, "+Inf"], up_to, strict=True)))

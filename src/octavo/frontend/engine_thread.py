@@ -68,14 +68,23 @@ class EngineThread:
         self._core = core
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StepResult | None] = queue.SimpleQueue()
+        self._on_result: Callable[[], None] | None = None
         self._fault: BaseException | None = None
         self._closed = False
+        self._is_paused = False
+        self._is_asleep = True
+        self._num_turns = 0
+        """Of the loop: it moves between steps, the executor's counter within them."""
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
 
     def start(self) -> None:
         """Start to serve. An engine that is closed before it was started never runs."""
         self._thread.start()
+
+    def listen(self, on_result: Callable[[], None]) -> None:
+        """Have `on_result` called, on this thread, when there is a new result and when the thread ends."""
+        self._on_result = on_result
 
     def post(self, call: Callable[[], None]) -> None:
         """Have `call` run between two steps. It must not raise."""
@@ -123,6 +132,32 @@ class EngineThread:
             self.check_alive()
         return result
 
+    def take_results(self) -> list[StepResult]:
+        """Return the results that are there, oldest first, without waiting.
+
+        Raises: `EngineDeadError` if there are none and the engine was closed or has failed.
+        """
+        results: list[StepResult] = []
+        while not self._outbox.empty():
+            result = self._outbox.get()
+            if result is not None:
+                results.append(result)
+        if not results:
+            self.check_alive()
+        return results
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Run no steps until told to go on; what is posted still runs."""
+
+        def set_paused() -> None:
+            self._is_paused = is_paused
+
+        self.post(set_paused)
+
+    def heartbeat(self) -> int | None:
+        """Return a number that changes as long as the thread works; None while it has nothing to do, or has ended."""
+        return None if self._is_asleep else self._num_turns
+
     def check_alive(self) -> None:
         """Raise `EngineDeadError` unless the thread can serve."""
         if os.getpid() != self._owner:
@@ -149,18 +184,27 @@ class EngineThread:
             while self._take_calls():
                 outputs = self._core.advance()
                 if outputs:
-                    self._outbox.put(StepResult(outputs, time.monotonic()))
+                    self._put(StepResult(outputs, time.monotonic()))
         except BaseException as error:
             logger.exception("the engine has failed")
             self._fault = error
         finally:
-            self._outbox.put(None)
+            self._is_asleep = True
+            self._put(None)
             self._core.shutdown()
+
+    def _put(self, result: StepResult | None) -> None:
+        self._outbox.put(result)
+        if self._on_result is not None:
+            self._on_result()
 
     def _take_calls(self) -> bool:
         """Run what was posted; sleep while there is nothing to do. Returns whether to go on."""
-        while not (self._inbox.empty() and self._core.has_unfinished()):
+        self._num_turns += 1
+        while self._is_paused or not (self._inbox.empty() and self._core.has_unfinished()):
+            self._is_asleep = self._inbox.empty()
             call = self._inbox.get()
+            self._is_asleep = False
             if call is None:
                 return False
             call()

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
 from octavo.sampling_params import SamplingParams
+from octavo.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
+    from octavo.grammar.compiler import GrammarCompiler
+    from octavo.grammar.matcher import CompiledGrammar
     from octavo.sampling_params import RequestOutputKind
     from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -42,6 +45,8 @@ class EngineInput:
     cache_salt: str | None = None
     max_tokens: int = 0
     """What `params.max_tokens` comes to for this prompt, once it is known to fit."""
+    grammar: CompiledGrammar | None = None
+    """That of `params.structured_outputs`."""
 
 
 @dataclass(slots=True)
@@ -52,6 +57,9 @@ class _Parsed:
     error: RequestError | None = None
 
 
+_CheckedParams = tuple[SamplingParams, "CompiledGrammar | None"]
+
+
 class InputProcessor:
     """Checks prompts and parameters against one model.
 
@@ -59,6 +67,7 @@ class InputProcessor:
         vocab_size: width of the logits, which may be more than the tokenizer's number of tokens.
         eos_token_ids: every id that ends a generation.
         max_logprobs: most logprobs a position may report; -1 for no limit.
+        grammars: compiles what `structured_outputs` asks for.
     """
 
     def __init__(
@@ -69,11 +78,13 @@ class InputProcessor:
         eos_token_ids: frozenset[int],
         max_model_len: int,
         max_logprobs: int,
+        grammars: GrammarCompiler,
     ) -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._grammars = grammars
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
     def process(
@@ -97,7 +108,7 @@ class InputProcessor:
         )
         for entry, token_ids in zip(texts, encoded, strict=True):
             entry.token_ids = token_ids
-        checked: dict[int, SamplingParams | RequestError] = {}
+        checked: dict[int, _CheckedParams | RequestError] = {}
         results: list[EngineInput | RequestError] = []
         for entry, own in zip(parsed, params, strict=True):
             if id(own) not in checked:
@@ -172,11 +183,12 @@ class InputProcessor:
         limit = f"the maximum context length is {self._max_model_len} tokens, prompt and output together"
         return f"{limit}; shorten the prompt or raise max_model_len"
 
-    def _finish(self, parsed: _Parsed, params: SamplingParams | RequestError) -> EngineInput | RequestError:
+    def _finish(self, parsed: _Parsed, checked: _CheckedParams | RequestError) -> EngineInput | RequestError:
         if parsed.error is not None:
             return parsed.error
-        if isinstance(params, RequestError):
-            return params
+        if isinstance(checked, RequestError):
+            return checked
+        params, grammar = checked
         ids = parsed.token_ids or []
         if not ids:
             return _error("prompt", parsed.text, "prompt cannot be empty: it has no tokens")
@@ -195,11 +207,11 @@ class InputProcessor:
                 f"min_tokens ({params.min_tokens}) is more than the {room} tokens that a prompt of {len(ids)} tokens "
                 f"leaves of the maximum context length, {self._max_model_len}",
             )
-        return EngineInput(parsed.text, ids, params, parsed.cache_salt)
+        return EngineInput(parsed.text, ids, params, parsed.cache_salt, grammar=grammar)
 
     def _checked_params(
         self, params: SamplingParams, output_kind: RequestOutputKind | None
-    ) -> SamplingParams | RequestError:
+    ) -> _CheckedParams | RequestError:
         if not isinstance(params, SamplingParams):
             return _error("params", params, f"params must be SamplingParams, got {type(params).__name__}")
         try:
@@ -213,9 +225,16 @@ class InputProcessor:
             own.bad_words_token_ids = self._tokenised_bad_words(own.bad_words or [])
             own.logprobs = self._checked_logprobs("logprobs", own.logprobs)
             own.prompt_logprobs = self._checked_logprobs("prompt_logprobs", own.prompt_logprobs)
+            return own, self._compiled_grammar(own)
         except RequestError as error:
             return error
-        return own
+
+    def _compiled_grammar(self, own: SamplingParams) -> CompiledGrammar | None:
+        if not isinstance(own.structured_outputs, StructuredOutputsParams):
+            return None
+        if own.allowed_token_ids is not None:  # a complete output must be able to end
+            own.allowed_token_ids = [*own.allowed_token_ids, *self._eos_token_ids.difference(own.allowed_token_ids)]
+        return self._grammars.compile(own.structured_outputs)
 
     def _check_vocabulary(self, name: str, ids: list[int]) -> None:
         low, high = min(ids, default=0), max(ids, default=0)

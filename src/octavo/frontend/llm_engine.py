@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.request import Request
-from octavo.errors import RequestError
+from octavo.errors import ConfigError, RequestError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority
 from octavo.frontend.detokenizer import Detokenizer
+from octavo.frontend.engine_snapshot import cache_gauges, with_public_ids
 from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.frontend.output_processor import OutputProcessor
+from octavo.observe.event_log import RecordedEvent
 from octavo.observe.events import RequestRefused
 from octavo.outputs import RequestOutput, RequestStateStats
 from octavo.sampling_params import RequestOutputKind
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.core.engine_core import EngineCore
     from octavo.frontend.engine_metrics import EngineMetrics, Metric
+    from octavo.frontend.engine_snapshot import EngineObserver
+    from octavo.frontend.engine_thread import StepResult
     from octavo.frontend.input_processor import Prompt
+    from octavo.grammar.compiler import GrammarCompiler
+    from octavo.observe.event_log import EventLog
     from octavo.observe.events import EventSink
+    from octavo.observe.snapshot import EngineSnapshot, KVCacheStats
     from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -36,8 +43,11 @@ class EngineParts:
     core: EngineCore
     tokenizer: Tokenizer
     metrics: EngineMetrics
+    observer: EngineObserver
     events: EventSink
-    """Also the core's: passes on to `metrics` what it wants, and to whoever else listens."""
+    """Also the core's: passes on to `metrics`, to the observer's history, to the log and to whoever else listens."""
+    event_log: EventLog | None
+    """None unless events are recorded."""
     default_sampling_params: SamplingParams
     vocab_size: int
     """Width of the logits."""
@@ -45,6 +55,7 @@ class EngineParts:
     """Every id that ends a generation."""
     max_model_len: int
     max_logprobs: int
+    grammars: GrammarCompiler
     seed: int
     weight_formats: Mapping[str, int]
     """Bytes of the matrices in memory, by format."""
@@ -58,11 +69,15 @@ class LLMEngine:
         self.tokenizer = parts.tokenizer
         self.default_sampling_params = parts.default_sampling_params
         self.max_model_len = parts.max_model_len
+        self.vocab_size = parts.vocab_size
         self.weight_formats = parts.weight_formats
         self.numeric_fingerprint = parts.numeric_fingerprint
         self._core = parts.core
         self._metrics = parts.metrics
+        self._observer = parts.observer
         self._events = parts.events
+        self._event_log = parts.event_log
+        self._grammars = parts.grammars
         self._seed = parts.seed
         self._num_added = 0
         self._core_ids: dict[str, str] = {}
@@ -73,8 +88,9 @@ class LLMEngine:
             eos_token_ids=parts.eos_token_ids,
             max_model_len=parts.max_model_len,
             max_logprobs=parts.max_logprobs,
+            grammars=parts.grammars,
         )
-        self._outputs = OutputProcessor(parts.tokenizer, parts.numeric_fingerprint)
+        self._outputs = OutputProcessor(parts.tokenizer, parts.numeric_fingerprint, parts.metrics)
         self._thread = EngineThread(parts.core)
         weakref.finalize(self, self._thread.close)  # also when the interpreter ends, before modules go
         self._thread.start()  # last, so that an interrupt cannot leave a thread that nobody will close
@@ -121,7 +137,7 @@ class LLMEngine:
             request = self._make_request(request_id, source, priority)
             self._core_ids[request_id] = request.request_id
             self._outputs.add(request.request_id, request_id, source, stats)
-            self._metrics.track(request.request_id, stats)
+            self._metrics.track(request.request_id, source, stats)
             requests.append(request)
 
         def add() -> None:
@@ -159,12 +175,26 @@ class LLMEngine:
         result = self._thread.next_result() if self._core_ids else None
         if result is None:
             return []
-        outputs = self._outputs.process(result.outputs, result.ended_at)
-        for output in outputs:
-            if output.finished:
-                self._metrics.forget(self._core_ids.pop(output.request_id))
-                self._metrics.count_finished(output)
-        return outputs
+        taken = map(self.take_output, self._accept(result))
+        return [output for output in taken if output is not None]
+
+    def collect(self) -> list[str]:
+        """Take in all steps that have ended, without waiting; return ids of requests that have something to take.
+
+        Raises: `EngineDeadError` if there are none and there will be none.
+        """
+        ready = dict[str, None]()
+        for result in self._thread.take_results():
+            ready.update(dict.fromkeys(self._accept(result)))
+        return list(ready)
+
+    def take_output(self, request_id: str) -> RequestOutput | None:
+        """Return what a request has made since it was last asked, of several steps perhaps; None if nothing."""
+        core_id = self._core_ids.get(request_id)
+        output = None if core_id is None else self._outputs.take(core_id)
+        if output is not None and output.finished:
+            self._metrics.finish(self._core_ids.pop(request_id), output.num_cached_tokens or 0)
+        return output
 
     def abort_request(self, request_id: str | Iterable[str], *, cancel_step: bool = False) -> None:
         """End requests without an output. Unknown ids are ignored.
@@ -187,6 +217,16 @@ class LLMEngine:
         elif core_ids:
             self._thread.post(abort)
 
+    def end_request(self, request_ids: Iterable[str]) -> None:
+        """End requests early with an output, of what they have made so far; their `finish_reason` is "abort"."""
+        core_ids = [self._core_ids[entry] for entry in request_ids if entry in self._core_ids]
+
+        def end() -> None:
+            for core_id in core_ids:
+                self._core.abort_request(core_id)
+
+        self._thread.post(end)
+
     def has_unfinished_requests(self) -> bool:
         """Whether `step` would return anything, now or later."""
         return len(self._core_ids) > 0
@@ -196,22 +236,68 @@ class LLMEngine:
         return len(self._core_ids)
 
     def get_metrics(self) -> list[Metric]:
-        """Return counters and gauges under vLLM's names."""
-        metrics, scheduler = self._metrics, self._core.scheduler
-        return self._thread.ask(lambda: metrics.snapshot(scheduler))
+        """Return counters, gauges and histograms under vLLM's names, and more of the cache, as between two steps."""
+        known, state = self._thread.ask(lambda: (self.read_metrics(), self._observer.copy_state()))
+        return [*known, *cache_gauges(self._observer.describe(state).kv_cache)]
 
-    @property
-    def peak_kv_blocks(self) -> int:
-        """Most blocks of the KV cache that running requests held at once."""
-        return self._core.scheduler.peak_used_blocks
+    def read_metrics(self) -> list[Metric]:
+        """Return what can be read at once and from any thread, also of an engine that hangs or has failed."""
+        return [*self._metrics.snapshot(self._core.scheduler), *self._observer.totals()]
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return what the engine is like between two steps: requests, blocks, the last minute."""
+        return self._observer.describe(self._thread.ask(self._observer.copy_state))
+
+    def count_rejection(self) -> None:
+        """Count a call that was refused because too many requests wait, which is for the caller to say."""
+        self._metrics.count_rejection()
+
+    def kv_cache_stats(self) -> KVCacheStats:
+        """Return how well the KV cache is used: blocks used, shared and cached, waste, hits and evictions."""
+        return self.snapshot().kv_cache
+
+    def events(self) -> list[RecordedEvent]:
+        """Return what the engine decided, the oldest first, as far back as the log reaches. Also after `close`.
+
+        Raises: `ConfigError` for an engine that does not record.
+        """
+        if self._event_log is None:
+            raise ConfigError("This engine records no events: make it with record_events=True.")
+        return [RecordedEvent(entry.at, with_public_ids(entry.event)) for entry in self._event_log.entries()]
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
         return self._thread.ask(self._core.reset_prefix_cache)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that no step has computed anything of yet."""
+        return self._metrics.num_unscheduled
+
+    def listen(self, on_result: Callable[[], None]) -> None:
+        """Have `on_result` called, on the engine's thread, when `collect` has something, and when the engine ends."""
+        self._thread.listen(on_result)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Run no steps until told to go on; requests can come and go meanwhile."""
+        self._thread.set_paused(is_paused)
+
+    def check_alive(self) -> None:
+        """Raise `EngineDeadError` if the engine was closed or has failed."""
+        self._thread.check_alive()
+
+    def heartbeat(self) -> tuple[int, int] | None:
+        """Return numbers that change as long as the engine works; None while it has nothing to do. For any thread."""
+        turns = self._thread.heartbeat()
+        return None if turns is None else (turns, self._core.executor.progress)
+
     def close(self) -> None:
         """Stop what runs, end the threads, free the memory. Idempotent."""
         self._thread.close()
+
+    def _accept(self, result: StepResult) -> list[str]:
+        """Take in a step; return the ids of requests that have something to take."""
+        return [core_id.rpartition("#")[0] for core_id in self._outputs.accept(result.outputs, result.ended_at)]
 
     def _check_fits(self, source: EngineInput) -> EngineInput | RequestError:
         try:
@@ -221,7 +307,7 @@ class LLMEngine:
         return source
 
     def _make_request(self, request_id: str, source: EngineInput, priority: int) -> Request:
-        params, tokenizer = source.params, self.tokenizer
+        params, tokenizer, grammar, grammars = source.params, self.tokenizer, source.grammar, self._grammars
         arrival = self._num_added
         self._num_added += 1
         return Request(
@@ -234,6 +320,7 @@ class LLMEngine:
             priority=priority,
             cache_salt=source.cache_salt,
             make_stop_checker=(lambda: Detokenizer(tokenizer, params)) if params.stop else None,
+            make_constraint=(lambda: grammars.make_matcher(grammar, params)) if grammar else None,
             is_streamed=params.output_kind is not RequestOutputKind.FINAL_ONLY,
         )
 

@@ -24,6 +24,7 @@ from octavo.sampling_params import RequestOutputKind
 if TYPE_CHECKING:
     from octavo.core.step import EngineCoreOutput, TokenLogprobs
     from octavo.errors import OctavoError
+    from octavo.frontend.engine_metrics import EngineMetrics
     from octavo.frontend.input_processor import EngineInput
     from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
@@ -33,8 +34,8 @@ class _Completion:
     """One of a request's n completions as it grows."""
 
     __slots__ = (
-        "_detokenizer", "_lazy", "_num_decoded", "_params", "cumulative_logprob", "finish_reason", "index", "logprobs",
-        "num_sent_chars", "num_sent_tokens", "stop_reason", "token_ids",
+        "_detokenizer", "_lazy", "_num_decoded", "_params", "cumulative_logprob", "finish_reason", "index",
+        "last_token_ts", "logprobs", "num_sent_chars", "num_sent_tokens", "stop_reason", "token_ids",
     )  # fmt: skip
 
     def __init__(self, index: int, tokenizer: Tokenizer, params: SamplingParams) -> None:
@@ -46,6 +47,7 @@ class _Completion:
         self.stop_reason: int | str | None = None
         self.num_sent_tokens = 0
         self.num_sent_chars = 0
+        self.last_token_ts = 0.0
         self._params = params
         self._detokenizer = Detokenizer(tokenizer, params) if params.detokenize else None
         self._lazy = params.output_kind is RequestOutputKind.FINAL_ONLY
@@ -111,12 +113,19 @@ class _RequestState:
         self.unsent: set[int] = set()
         """Completions that changed since the last output."""
 
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to show."""
+        shows_parts = self.input.params.output_kind is not RequestOutputKind.FINAL_ONLY
+        return bool(self.unsent) and (shows_parts or self.num_unfinished == 0)
+
 
 class OutputProcessor:
     """Keeps the state of every unfinished request."""
 
-    def __init__(self, tokenizer: Tokenizer, numeric_fingerprint: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, numeric_fingerprint: str, metrics: EngineMetrics) -> None:
         self._tokenizer = tokenizer
+        self._metrics = metrics
         self._numeric_fingerprint = numeric_fingerprint
         self._requests: dict[str, _RequestState] = {}
         self._token_texts: dict[int, str] = {}
@@ -130,8 +139,8 @@ class OutputProcessor:
         """Forget a request; what the engine still makes for it is dropped."""
         self._requests.pop(core_id, None)
 
-    def process(self, outputs: Iterable[EngineCoreOutput], now: float) -> list[RequestOutput]:
-        """Return an output for each request that has something to show.
+    def accept(self, outputs: Iterable[EngineCoreOutput], now: float) -> list[str]:
+        """Take in what a step made; return the core ids of the requests for which `take` has something.
 
         Args:
             now: when the step ended, on the monotonic clock.
@@ -142,15 +151,19 @@ class OutputProcessor:
             if state is not None:
                 self._add(state, core_output, now)
                 touched[core_output.request_id] = state
-        shown = []
-        for core_id, state in touched.items():
-            finished = state.num_unfinished == 0
-            if finished:
-                del self._requests[core_id]
-            output = self._next_output(state, finished)
-            if output is not None:
-                shown.append(output)
-        return shown
+        return [core_id for core_id, state in touched.items() if state.has_output]
+
+    def take(self, core_id: str) -> RequestOutput | None:
+        """Return what there is to show of a request, made of all that came since the last call; None if nothing did.
+
+        A request that has finished is then forgotten.
+        """
+        state = self._requests.get(core_id)
+        if state is None or not state.has_output:
+            return None
+        if state.num_unfinished == 0:
+            del self._requests[core_id]
+        return self._next_output(state)
 
     def _add(self, state: _RequestState, output: EngineCoreOutput, now: float) -> None:
         params, stats = state.input.params, state.stats
@@ -174,19 +187,25 @@ class OutputProcessor:
         if output.index == 0:
             stats.seed = output.seed
         if output.new_token_ids:
-            stats.num_generation_tokens += len(output.new_token_ids)
-            stats.last_token_ts = now
-            if not stats.first_token_ts:
-                stats.first_token_ts = now
-                stats.first_token_latency = now - stats.queued_ts
+            self._stamp(state, completion, len(output.new_token_ids), now)
         if output.new_token_ids or output.finish_reason is not None:
             state.unsent.add(output.index)
 
-    def _next_output(self, state: _RequestState, finished: bool) -> RequestOutput | None:
-        kind = state.input.params.output_kind
-        if not state.unsent or (kind is RequestOutputKind.FINAL_ONLY and not finished):
-            return None
-        delta = kind is RequestOutputKind.DELTA
+    def _stamp(self, state: _RequestState, completion: _Completion, num_tokens: int, now: float) -> None:
+        """Note when tokens came."""
+        stats = state.stats
+        stats.num_generation_tokens += num_tokens
+        stats.last_token_ts = now
+        if not stats.first_token_ts:
+            stats.first_token_ts = now
+            stats.first_token_latency = now - stats.queued_ts
+            self._metrics.count_first_token(stats, len(state.input.prompt_token_ids), state.num_cached_tokens or 0)
+        if completion.last_token_ts:
+            self._metrics.count_gap(now - completion.last_token_ts, num_tokens)
+        completion.last_token_ts = now
+
+    def _next_output(self, state: _RequestState) -> RequestOutput:
+        delta = state.input.params.output_kind is RequestOutputKind.DELTA
         chosen = sorted(state.unsent) if delta else sorted(state.completions)
         state.unsent.clear()
         prompt_logprobs = None if delta and state.prompt_logprobs_sent else state.prompt_logprobs
@@ -197,7 +216,7 @@ class OutputProcessor:
             prompt_token_ids=state.input.prompt_token_ids,
             prompt_logprobs=prompt_logprobs,
             outputs=[state.completions[index].output(delta) for index in chosen],
-            finished=finished,
+            finished=state.num_unfinished == 0,
             metrics=state.stats,
             num_cached_tokens=state.num_cached_tokens,
             error=state.error,

@@ -22,15 +22,12 @@ class ProgressBar:
     """
 
     def __init__(self, use_tqdm: bool | Callable[..., Any], total: int) -> None:
-        self._bar: Any = None
         self._num_input_tokens = 0
         self._num_output_tokens = 0
         self._started = time.monotonic()
-        if use_tqdm:
-            make_bar = _tqdm() if use_tqdm is True else use_tqdm
-            self._bar = make_bar(
-                total=total, desc="Processed prompts", dynamic_ncols=True, postfix=self._speeds(), unit="req"
-            )
+        self._bar = make_bar(
+            use_tqdm, total=total, desc="Processed prompts", dynamic_ncols=True, postfix=self._speeds(), unit="req"
+        )
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -51,6 +48,13 @@ class ProgressBar:
         seconds = max(time.monotonic() - self._started, 1e-9)
         per_second = f"{self._num_input_tokens / seconds:.2f} toks/s, output: {self._num_output_tokens / seconds:.2f}"
         return f"est. speed input: {per_second} toks/s"
+
+
+def make_bar(use_tqdm: bool | Callable[..., Any], **options: Any) -> Any:
+    """Return a bar, or None if none is wanted. A callable makes it as `tqdm` does."""
+    if not use_tqdm:
+        return None
+    return (_tqdm() if use_tqdm is True else use_tqdm)(**options)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from octavo.native import default_num_threads
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
 from octavo.weights.hub import ModelFiles, resolve_description_files, resolve_model_files, resolve_tokenizer_path
+from octavo.weights.prequantized import read_scheme
 from octavo.weights.quantization import quantized_checkpoint
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     _warn_of_memory(model.checkpoint, config.quantization)
     resolved = ResolvedConfig(
         model=model,
-        max_model_len=_max_model_len(config.max_model_len, model.spec.max_positions),
+        max_model_len=max_model_len(config, model.spec),
         num_threads=config.num_threads or default_num_threads(),
         cache_dtype=cache_dtype(config),
     )
@@ -153,7 +154,12 @@ def cache_bytes(config: EngineConfig, available: int) -> int:
     return int(max(0, available) * share)
 
 
-def _max_model_len(wanted: int | str | None, model_length: int) -> int | None:
+def max_model_len(config: EngineConfig, spec: DecoderSpec) -> int | None:
+    """Return the length that the options want; None: as much as the KV cache can hold.
+
+    Raises: `ConfigError` if it is more than the model was made for.
+    """
+    wanted, model_length = config.max_model_len, spec.max_positions
     if wanted == "auto":
         return None
     if wanted is None:
@@ -168,7 +174,7 @@ def _max_model_len(wanted: int | str | None, model_length: int) -> int | None:
 
 def _check_rope_tables(spec: DecoderSpec, positions: int, available: int) -> None:
     """Raise `ConfigError` if the rotations of all positions, which are computed at load, do not fit in memory."""
-    per_position = 4 * sum(rope.rotary_dim for rope in {layer.rope for layer in spec.layers})
+    per_position = 4 * sum(rope.rotary_dim for rope in {layer.rope for layer in spec.layers} if rope is not None)
     if positions * per_position > available:
         raise ConfigError(
             f"A context of {positions} tokens takes {positions * per_position} bytes for its rotation tables alone; "
@@ -206,7 +212,9 @@ def _describe_directory(config: EngineConfig, files: ModelFiles) -> ModelDescrip
     checkpoint = None
     if files.kind == "safetensors":
         tensors = open_safetensors_dir(files.path)
-        checkpoint = checkpoint_from_safetensors(tensors, str(files.path), norm_offset=architecture.norm_offset)
+        checkpoint = checkpoint_from_safetensors(
+            tensors, str(files.path), norm_offset=architecture.norm_offset, scheme=read_scheme(values, source)
+        )
         checkpoint = architecture.adapt(checkpoint, spec)
     return ModelDescription(_architecture_name(values), spec, checkpoint, _float_type(values))
 

@@ -1,0 +1,181 @@
+"""`octavo chat`: a conversation in the terminal, answered while it is generated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.conversation import Conversation
+from octavo.cli.engine_flags import JsonObject, engine_flags, given_engine_options
+from octavo.cli.generate import sampling_params, summary
+from octavo.cli.line_input import line_history, read_message
+from octavo.errors import ConfigError, EngineDeadError, OctavoError
+from octavo.sampling_params import RequestOutputKind
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
+    from octavo.outputs import RequestOutput
+    from octavo.sampling_params import SamplingParams
+
+_PROMPT, _MORE = "> ", ". "
+_SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "stop")
+_HELP = '''\
+/system [TEXT]  begin again with this system message, or without one
+/reset          begin again, with the same system message
+/save FILE      keep the conversation as JSON
+/load FILE      go on with a conversation that was kept
+/stats          speed and memory of the last answer
+/quit           leave, as does Ctrl-D
+A line that ends in \\ goes on in the next; """ alone on a line begins and ends several.
+Ctrl-C stops an answer.'''
+
+
+@click.command("chat")
+@click.argument("model")
+@click.option("--system", help="System message.")
+@click.option("--load", "path", type=click.Path(path_type=Path), help="Go on with a conversation that was kept.")
+@click.option("--max-tokens", type=int, help="Tokens of each answer.  [default: what the context leaves]")
+@click.option("--temperature", type=float, help="0 is greedy.  [default: the model's]")
+@click.option("--top-p", type=float, help="Share of probability to sample from.  [default: the model's]")
+@click.option("--top-k", type=int, help="Number of tokens to sample from; 0 is all.  [default: the model's]")
+@click.option("--min-p", type=float, help="Least probability relative to the largest.  [default: the model's]")
+@click.option("--repetition-penalty", type=float, help="Above 1 discourages tokens of prompt and output.")
+@click.option("--stop", multiple=True, help="Text that ends an answer; may be given several times.")
+@click.option("--sampling-seed", type=int, help="Seed of each answer; --seed is the engine's.")
+@click.option(
+    "--chat-template-kwargs",
+    "variables",
+    type=JsonObject(),
+    help='Variables for the chat template, for example {"enable_thinking": true}.',
+)
+@engine_flags
+def command(
+    model: str,
+    system: str | None,
+    path: Path | None,
+    sampling_seed: int | None,
+    variables: dict[str, Any] | None,
+    **flags: Any,
+) -> None:
+    """Talk with MODEL in the terminal. Type /help for what else can be typed.
+
+    MODEL is a GGUF file, a directory, a hub id or a built-in name.
+    """
+    conversation = Conversation(system)
+    if path is not None:
+        conversation.load(path)
+    from octavo.llm import LLM
+
+    given = {name: flags[name] for name in _SAMPLING_FLAGS if flags[name] not in (None, ())}
+    if sampling_seed is not None:
+        given["seed"] = sampling_seed
+    with LLM(model, **given_engine_options(flags)) as llm:
+        if llm.get_tokenizer().chat_template is None:
+            raise ConfigError(
+                f"{model} has no chat template: it is no model to talk with; octavo generate continues text"
+            )
+        session = _Session(llm, conversation, sampling_params(llm, {"max_tokens": None, **given}), variables or {})
+        with line_history():
+            while session.take_turn():
+                pass
+
+
+class _Session:
+    """One conversation with a loaded model, and what the user may do beside talking."""
+
+    def __init__(
+        self, llm: LLM, conversation: Conversation, params: SamplingParams, variables: Mapping[str, Any]
+    ) -> None:
+        self._llm = llm
+        self._conversation = conversation
+        self._params = params
+        self._params.output_kind = RequestOutputKind.DELTA
+        self._variables = dict(variables)
+        self._last: RequestOutput | None = None
+
+    def take_turn(self) -> bool:
+        """Read a message and answer it, or do what the user asks for; return whether to go on."""
+        is_terminal = sys.stdin.isatty()
+        try:
+            text = read_message(_PROMPT if is_terminal else "", _MORE if is_terminal else "")
+        except EOFError:
+            return False
+        except KeyboardInterrupt:
+            click.echo()
+            return True
+        if text.startswith("/"):
+            return self._obey(*(text[1:].split(maxsplit=1) or [""]))
+        if text.strip():
+            self._answer(text)
+        return True
+
+    def _obey(self, name: str, argument: str = "") -> bool:
+        """Do what a line that begins with / says; return whether to go on."""
+        argument = argument.strip()
+        try:
+            match name:
+                case "quit" | "exit":
+                    return False
+                case "system":
+                    self._conversation.set_system(argument or None)
+                case "reset":
+                    self._conversation.reset()
+                case "save" | "load" if not argument:
+                    _note(f"/{name} needs the name of a file")
+                case "save":
+                    self._conversation.save(Path(argument).expanduser())
+                case "load":
+                    self._conversation.load(Path(argument).expanduser())
+                    _note(f"{len(self._conversation.messages)} messages")
+                case "stats":
+                    self._show_stats()
+                case "help":
+                    click.echo(_HELP)
+                case _:
+                    _note(f"/{name} is unknown; /help lists what there is")
+        except (OctavoError, OSError) as error:
+            _note(str(error))
+        return True
+
+    def _answer(self, text: str) -> None:
+        """Print the answer while it is generated. One that is stopped stays as far as it came."""
+        self._conversation.add("user", text)
+        pieces: list[str] = []
+        try:
+            for output in self._llm.stream_chat(
+                self._conversation.messages, self._params, chat_template_kwargs=self._variables
+            ):
+                self._last = output
+                pieces.append(output.outputs[0].text)
+                click.echo(pieces[-1], nl=False)
+        except KeyboardInterrupt:
+            click.echo()
+            _note("stopped")
+        except EngineDeadError:
+            raise
+        except OctavoError as error:
+            self._conversation.drop_last()
+            _note(str(error))
+            return
+        else:
+            click.echo()
+            if self._last is not None and self._last.outputs[0].finish_reason == "length":
+                _note("the answer was cut: --max-tokens, or the length of the context")
+        self._conversation.add("assistant", "".join(pieces))
+
+    def _show_stats(self) -> None:
+        if self._last is None or not self._last.finished:
+            _note("no answer has ended yet")
+            return
+        _note(summary(self._llm, [self._last]))
+        cached = self._last.num_cached_tokens or 0
+        _note(f"{cached} prompt tokens from the prefix cache, {self._conversation.num_turns} turns")
+
+
+def _note(text: str) -> None:
+    """Write to stderr, so that the answers alone are the output."""
+    click.echo(f"({text})", err=True)

@@ -1,0 +1,386 @@
+"""`AsyncLLM`: the engine for asyncio programs. Same parts as `LLM`: one engine thread, no other process.
+
+The engine's thread wakes the event loop once a step; outputs are made on the loop, when their reader asks. Long texts
+are tokenised on threads of their own, with the GIL released. A failed or hung engine ends every reader with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
+from octavo.frontend.call_arguments import adds_special_tokens, checked_priority, refuse
+from octavo.frontend.generation import Generation
+from octavo.frontend.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from octavo.config import EngineConfig
+    from octavo.frontend.engine_metrics import Metric
+    from octavo.frontend.input_processor import EngineInput, Prompt
+    from octavo.frontend.llm_engine import LLMEngine
+    from octavo.observe.snapshot import EngineSnapshot
+    from octavo.outputs import RequestOutput
+    from octavo.sampling_params import SamplingParams
+    from octavo.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger("octavo")
+
+Result = TypeVar("Result")
+
+_SHORT_PROMPT = 2_000
+"""Characters, or ids, that are tokenised and checked in less time (0.2 ms) than it takes to hand them to a thread."""
+_NUM_TOKENIZER_THREADS = 4
+"""So that one huge text does not hold up the others."""
+DOUBT_SECONDS = 3.0
+"""An engine that has done nothing for so long counts as unhealthy; its counter moves with every op, many a second."""
+HANG_SECONDS = 30.0
+"""An engine that has done nothing for so long has failed."""
+
+
+class AsyncLLM:
+    """An engine for one event loop at a time. All methods but `close` are called on that loop's thread.
+
+    Args:
+        engine: used, and in the end closed, by this object only.
+        max_num_queued_reqs: how many requests may wait for their first step; None is no limit. A call that finds
+            nobody waiting is never refused.
+        hang_seconds: after how long without any progress within a step the engine counts as failed.
+        on_failure: called once, on the loop, when the engine has failed.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine,
+        *,
+        max_num_queued_reqs: int | None = None,
+        hang_seconds: float = HANG_SECONDS,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.engine = engine
+        self.on_failure = on_failure
+        self._max_queued = max_num_queued_reqs
+        self._generations: dict[str, Generation] = {}
+        """By the engine's id of each request."""
+        self._ordinals = itertools.count()
+        self._num_preparing = 0
+        """Prompts that are being tokenised."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_woken = False
+        self._refusal: str | None = None
+        """Why no request is taken any more."""
+        self._has_failed = False
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._idle = asyncio.Event()
+        self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="octavo-tokenize")
+        self._watchdog = Watchdog(
+            _weakly(engine.heartbeat),
+            doubt_seconds=DOUBT_SECONDS,
+            hang_seconds=hang_seconds,
+            on_hang=_weakly(self._report_hang),
+        )
+        weakref.finalize(self, self._watchdog.stop)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineConfig, **options: Any) -> AsyncLLM:
+        """Load a model and make an engine for it."""
+        from octavo.frontend.build import build_engine
+
+        return cls(build_engine(engine_args), **options)
+
+    def attach(self) -> None:
+        """Have the engine wake the running loop, and be watched. The first request does so, too.
+
+        Raises: RuntimeError if another loop that is not closed uses this object.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is None:
+            self.engine.listen(_weakly(self._wake))
+            self._watchdog.start()
+        elif not self._loop.is_closed():
+            raise RuntimeError("an AsyncLLM serves one event loop at a time")
+        self._loop, self._is_woken, self._idle = loop, False, asyncio.Event()
+
+    # ---------------------------------------------------------------- requests
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: dict[str, Any] | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        """Generate for one prompt; yield outputs of the kind that its parameters ask for.
+
+        Leaving the loop, or cancelling its task, ends the request. Ids need not be unique.
+
+        Raises: `RequestError`, `QueueFullError`, `EngineDeadError`.
+        """
+        del trace_headers
+        if lora_request is not None:
+            refuse("lora_request", lora_request, "is not supported")
+        special, rank = adds_special_tokens(tokenization_kwargs), checked_priority(priority)
+        (prepared,) = await self.prepare([prompt], sampling_params, add_special_tokens=special)
+        if isinstance(prepared, RequestError):
+            raise prepared
+        generation = self.start([prepared], request_id, priority=rank)
+        try:
+            async for _, output in generation:
+                yield output
+        finally:
+            generation.close()
+
+    async def prepare(
+        self, prompts: Sequence[Prompt], params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> list[EngineInput | RequestError]:
+        """Check and tokenise prompts, long ones off the loop; return for each its input, or why it cannot be served.
+
+        Raises: `QueueFullError`, `EngineDeadError`.
+        """
+        self.check_admission(len(prompts))
+        self._num_preparing += len(prompts)
+        try:
+            await self._resumed.wait()
+            prepare = partial(
+                self.engine.prepare, prompts, [params] * len(prompts), add_special_tokens=add_special_tokens
+            )
+            return prepare() if _are_short(prompts) else await self.call_off_loop(prepare)
+        finally:
+            self._num_preparing -= len(prompts)
+
+    async def call_off_loop(self, call: Callable[[], Result]) -> Result:
+        """Run something that takes a while, such as tokenising, on one of the threads for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def start(
+        self, inputs: Sequence[EngineInput], request_id: str, *, priority: int = 0, timeout: float | None = None
+    ) -> Generation:
+        """Queue prepared prompts, which start together; return what to iterate for their outputs.
+
+        Args:
+            request_id: what the outputs will say; it need not be unique.
+            timeout: seconds until the requests are ended with `RequestTimeoutError`.
+
+        Raises: `EngineDeadError`.
+        """
+        self._check_open()
+        self.attach()
+        keys = [str(next(self._ordinals)) for _ in inputs]
+        generation = Generation(self.engine, keys, request_id, self._forget)
+        self.engine.add_inputs([(key, source, priority) for key, source in zip(keys, inputs, strict=True)])
+        self._generations.update(dict.fromkeys(keys, generation))
+        if timeout is not None:
+            limit = f"{timeout:g} seconds; request_timeout is the limit"
+            generation.set_deadline(timeout, RequestTimeoutError(f"the request took more than {limit}."))
+        return generation
+
+    def check_admission(self, num_prompts: int) -> None:
+        """Raise `QueueFullError` if so many more requests may not wait; `EngineDeadError` if none is served."""
+        self._check_open()
+        num_waiting = self.num_waiting
+        if self._max_queued is not None and num_waiting and num_waiting + num_prompts > self._max_queued:
+            self.engine.count_rejection()
+            limit = f"at most {self._max_queued} may (max_num_queued_reqs)"
+            raise QueueFullError(f"{num_waiting} requests wait, and {limit}; try again later.")
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests early: their readers get a last output with `finish_reason` "abort". Unknown ids are ignored."""
+        wanted = {request_id} if isinstance(request_id, str) else set(request_id)
+        self.engine.end_request([key for key, entry in self._generations.items() if entry.request_id in wanted])
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that no step has computed anything of yet."""
+        return self.engine.num_waiting + self._num_preparing
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self._generations)
+
+    # ---------------------------------------------------------------- pause and end
+
+    async def pause_generation(
+        self, *, mode: Literal["abort", "wait", "keep"] = "abort", clear_cache: bool = True
+    ) -> None:
+        """Take no new requests until `resume_generation`: `prepare` and `generate` wait.
+
+        Args:
+            mode: what happens to those that run: "abort" ends them with what they have, "wait" lets them end, "keep"
+                stops them where they are.
+            clear_cache: forget all cached prefixes, unless requests are kept.
+        """
+        self._resumed.clear()
+        if mode == "keep":
+            self.engine.set_paused(True)
+            return
+        if mode == "abort":
+            self.engine.end_request(list(self._generations))
+        await self._until_idle()
+        if clear_cache:
+            await self.call_off_loop(self.engine.reset_prefix_cache)
+
+    async def resume_generation(self) -> None:
+        """Go on after `pause_generation`."""
+        self.engine.set_paused(False)
+        self._resumed.set()
+
+    async def is_paused(self) -> bool:
+        """Whether new requests are held up."""
+        return not self._resumed.is_set()
+
+    async def drain(self, timeout: float) -> None:
+        """Refuse new requests, let those that run end; after a time end them with an error."""
+        self._refusal = self._refusal or "the engine is shutting down."
+        try:
+            await asyncio.wait_for(self._until_idle(), timeout)
+        except asyncio.TimeoutError:
+            self._stop_all("the engine is shutting down, and the request took too long to be waited for.")
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """As `close`; vLLM's name for it."""
+        del timeout
+        self.close()
+
+    def close(self) -> None:
+        """Stop what runs, end the threads, free the memory. Idempotent."""
+        self._watchdog.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.engine.close()
+
+    # ---------------------------------------------------------------- health and facts
+
+    async def check_health(self) -> None:
+        """Raise `EngineDeadError` if the engine has failed, was closed, or has not moved for seconds."""
+        self._check_open()
+        self.engine.check_alive()
+        if self._watchdog.is_stuck:
+            raise EngineDeadError(f"the engine has computed nothing for {DOUBT_SECONDS:g} seconds.")
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine has failed."""
+        return self._has_failed
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are served."""
+        return self._refusal is None
+
+    async def get_metrics(self) -> list[Metric]:
+        """Return counters and gauges, under vLLM's names."""
+        return self.engine.read_metrics()
+
+    async def snapshot(self) -> EngineSnapshot:
+        """Return what the engine is like between two steps.
+
+        Raises: `EngineDeadError`, also where it has not moved for seconds.
+        """
+        await self.check_health()
+        return await self.call_off_loop(self.engine.snapshot)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
+        return await self.call_off_loop(self.engine.reset_prefix_cache)
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self.engine.tokenizer
+
+    # ---------------------------------------------------------------- the loop's side of the engine's thread
+
+    def _wake(self) -> None:
+        """On the engine's thread: have the loop look, unless it is about to."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._call_soon(self._deliver)
+
+    def _call_soon(self, call: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None, "requests were started"
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            return  # the loop has ended, and with it whoever would have read
+
+    def _deliver(self) -> None:
+        self._is_woken = False
+        try:
+            for key in self.engine.collect():
+                generation = self._generations.get(key)
+                if generation is not None:
+                    generation.deliver(key)
+        except EngineDeadError as error:
+            self._fail(str(error))
+
+    def _report_hang(self) -> None:
+        """On the watchdog's thread: tell the loop."""
+        logger.error("the engine has computed nothing for too long: a step hangs")
+        self._call_soon(self._fail, "the engine hangs: a step has made no progress for too long.")
+
+    def _fail(self, reason: str) -> None:
+        self._refusal = self._refusal or reason
+        self._stop_all(reason)
+        if not self._has_failed:
+            self._has_failed = True
+            self.on_failure()
+
+    def _stop_all(self, reason: str) -> None:
+        for generation in set(self._generations.values()):
+            generation.stop(EngineDeadError(reason))
+
+    def _forget(self, generation: Generation, unfinished: set[str]) -> None:
+        for key in generation.keys:
+            self._generations.pop(key, None)
+        if not self._generations:
+            self._idle.set()
+        if unfinished:
+            try:
+                self.engine.abort_request(unfinished)
+            except EngineDeadError:
+                return
+
+    async def _until_idle(self) -> None:
+        while self._generations:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise EngineDeadError(self._refusal)
+
+
+def _weakly(method: Callable[[], Result]) -> Callable[[], Result | None]:
+    """Return what calls a method as long as its object lives: other threads are not to keep an engine alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> Result | None:
+        alive = reference()
+        return None if alive is None else alive()
+
+    return call
+
+
+def _are_short(prompts: Sequence[Any]) -> bool:
+    """Whether to prepare prompts takes less time than the event loop may lose."""
+    texts = (
+        prompt.get("prompt", prompt.get("prompt_token_ids")) if isinstance(prompt, Mapping) else prompt
+        for prompt in prompts
+    )
+    return sum(len(text) if isinstance(text, Sized) else 1 for text in texts) + len(prompts) <= _SHORT_PROMPT
+
+
+AsyncLLMEngine = AsyncLLM
+"""vLLM's older name for it."""

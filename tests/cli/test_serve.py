@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from octavo.cli.main import main
+from octavo.config import EngineConfig
+from octavo.frontend import build
+from octavo.server import lifecycle
+from octavo.server.options import ServerOptions
+from octavo.server.protocol.limits import RequestLimits
+
+
+class Caught:
+    """What `octavo serve` would have served."""
+
+    config: EngineConfig
+    options: ServerOptions
+    limits: RequestLimits
+    model: str
+
+
+@pytest.fixture
+def caught(monkeypatch: pytest.MonkeyPatch) -> Caught:
+    caught = Caught()
+
+    def build_engine(config: EngineConfig) -> Any:
+        caught.config = config
+
+    def run_server(engine: Any, options: ServerOptions, limits: RequestLimits, model: str) -> int:
+        del engine
+        caught.options, caught.limits, caught.model = options, limits, model
+        return 7
+
+    monkeypatch.setattr(build, "build_engine", build_engine)
+    monkeypatch.setattr(lifecycle, "run_server", run_server)
+    monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
+    return caught
+
+
+def run(*arguments: str, **options: Any) -> Any:
+    return CliRunner().invoke(main, ["serve", *arguments], **options)
+
+
+def test_flags_reach_the_engine_the_server_and_the_limits(caught: Caught) -> None:
+    flags = (
+        "--port 1 --max_num_seqs 5 --served-model-name a --served-model-name b --max-prompts 3 --no-allow-credentials"
+    )
+    result = run("m", *flags.split())
+    assert result.exit_code == 7, result.output
+    assert (caught.model, caught.config.model, caught.config.max_num_seqs) == ("m", "m", 5)
+    assert (caught.options.port, caught.options.served_model_name) == (1, ("a", "b"))
+    assert caught.limits.max_prompts == 3
+
+
+def test_defaults_are_safe(caught: Caught) -> None:
+    run("m")
+    assert caught.config.target_itl_ms == 200
+    assert caught.options.host == "127.0.0.1"
+    assert caught.options.max_num_queued_reqs == 1024
+    assert not caught.limits.allow_request_chat_template
+
+
+def test_a_trusted_request_template_is_a_limit_of_requests(caught: Caught) -> None:
+    run("m", "--trust-request-chat-template")
+    assert caught.limits.allow_request_chat_template
+
+
+def test_a_file_sets_flags_and_the_command_line_has_the_last_word(caught: Caught, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("model: m\nport: 5\nmax-num-seqs: 6\nserved-model-name: [x, y]\ntrust_remote_code: true\n")
+    assert run("--config", str(file), "--port", "9").exit_code == 7
+    assert (caught.model, caught.options.port, caught.config.max_num_seqs) == ("m", 9, 6)
+    assert caught.options.served_model_name == ("x", "y")
+
+
+@pytest.mark.parametrize("text", ["prot: 5", "- a", "a: [", "config: x"])
+def test_a_file_that_cannot_be_meant_is_refused(caught: Caught, tmp_path: Path, text: str) -> None:
+    del caught
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert run("m", "--config", str(file)).exit_code == 2
+    assert run("m", "--config", str(tmp_path / "none.yaml")).exit_code == 2
+
+
+def test_flags_of_vllm_without_an_effect_are_taken(caught: Caught) -> None:
+    flags = "--enforce-eager --trust-remote-code --swap-space 4 --tensor-parallel-size 1 --disable-log-requests"
+    assert run("m", *flags.split()).exit_code == 7
+    assert caught.config == EngineConfig("m", target_itl_ms=200)
+
+
+def test_flags_of_vllms_server_without_an_effect_are_taken_with_a_notice(
+    caught: Caught, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = "--enable-request-id-headers --response-role assistant --no-disable-fastapi-docs --api-server-count 1"
+    assert run("m", *flags.split()).exit_code == 7
+    assert caught.model == "m"
+    assert "request ids are always sent back" in caplog.text
+
+
+def test_flags_of_vllm_whose_effect_cannot_be_had_are_refused_with_the_way_out(caught: Caught) -> None:
+    del caught
+    result = run("m", "--tensor-parallel-size", "2")
+    assert result.exit_code == 1
+    assert "num_threads" in result.output
+
+
+def test_the_key_may_come_from_the_environment(caught: Caught) -> None:
+    run("m", env={"OCTAVO_API_KEY": "secret"})
+    assert caught.options.api_key == ("secret",)
+    run("m", "--api-key", "other", env={"OCTAVO_API_KEY": "secret"})
+    assert caught.options.api_key == ("other",)
+
+
+def test_without_a_model_the_usage_is_told(caught: Caught) -> None:
+    del caught
+    assert run().exit_code == 2
+
+
+def test_without_the_extra_the_line_to_install_it_is_told() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from octavo.cli.main import main; sys.argv = ['octavo', 'serve', 'm']; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "pip install 'octavo[server]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "flags", [["--port", "70000"], ["--port", "-1"], ["--max-body-bytes", "0"], ["--request-timeout", "-1"]]
+)
+def test_options_that_cannot_work_are_refused(caught: Caught, flags: list[str]) -> None:
+    del caught
+    assert run("m", *flags).exit_code == 1

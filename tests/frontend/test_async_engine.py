@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from face_fakes import FakeExecutor, make_engine
+
+from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from octavo.errors import QueueFullError, RequestTimeoutError
+from octavo.frontend.async_engine import AsyncLLM
+
+
+@asynccontextmanager
+async def make_async(
+    *, engine: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[AsyncLLM, FakeExecutor]]:
+    built, executor = make_engine(**(engine or {}))
+    llm = AsyncLLM(built, **options)
+    try:
+        yield llm, executor
+    finally:
+        llm.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def deltas(**values: object) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=300, output_kind=RequestOutputKind.DELTA, **values)  # type: ignore[arg-type]
+
+
+async def text_of(llm: AsyncLLM, prompt: str, request_id: str = "a", **options: Any) -> str:
+    outputs = [output async for output in llm.generate(prompt, deltas(), request_id, **options)]
+    assert outputs[-1].finished
+    return "".join(output.outputs[0].text for output in outputs)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def running(llm: AsyncLLM) -> float:
+    return next(metric.value for metric in await llm.get_metrics() if metric.name == "vllm:num_requests_running")
+
+
+async def until_running(llm: AsyncLLM) -> None:
+    while not await running(llm):
+        await asyncio.sleep(0.005)
+
+
+async def until_idle(llm: AsyncLLM) -> None:
+    """An aborted request is gone after the step that it was in."""
+    while await running(llm):
+        await asyncio.sleep(0.005)
+
+
+def test_requests_stream_side_by_side_under_the_ids_they_came_with() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            prompts = [f"prompt {index}" for index in range(20)]
+            assert await asyncio.gather(*(text_of(llm, prompt, "same id") for prompt in prompts)) == prompts
+            outputs = [output async for output in llm.generate("x", deltas(), "an id")]
+            assert {output.request_id for output in outputs} == {"an id"}
+            assert llm.num_unfinished == llm.num_waiting == 0
+
+    run(test)
+
+
+def test_prompts_that_are_started_together_come_with_their_index() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            prepared = await llm.prepare(["one", "two", "three"], deltas())
+            inputs = [entry for entry in prepared if not isinstance(entry, RequestError)]
+            texts = ["", "", ""]
+            async for index, output in llm.start(inputs, "a"):
+                texts[index] += output.outputs[0].text
+            assert texts == ["one", "two", "three"]
+
+    run(test)
+
+
+def test_a_bad_prompt_is_refused_where_it_is_generated_and_told_where_it_is_prepared() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            with pytest.raises(RequestError, match="empty"):
+                await text_of(llm, "")
+            good, bad = await llm.prepare(["a", ""], deltas())
+            assert not isinstance(good, RequestError)
+            assert isinstance(bad, RequestError)
+            assert llm.num_waiting == 0
+
+    run(test)
+
+
+def test_a_cancelled_reader_ends_its_request() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.01}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 200))
+            await until(lambda: llm.num_unfinished == 1)
+            await until_running(llm)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert llm.num_unfinished == 0
+            await until_idle(llm)
+
+    run(test)
+
+
+def test_leaving_the_loop_early_ends_the_request() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.01}) as (llm, _):
+            generation = llm.generate("a" * 200, deltas(), "a")
+            await generation.__anext__()
+            await generation.aclose()  # type: ignore[attr-defined]
+            assert llm.num_unfinished == 0
+
+    run(test)
+
+
+def test_a_slow_reader_gets_few_large_outputs() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            texts = []
+            async for output in llm.generate("abcdefghij" * 20, deltas(), "a"):
+                texts.append(output.outputs[0].text)
+                await asyncio.sleep(0.2)
+            assert "".join(texts) == "abcdefghij" * 20
+            assert len(texts) < 10
+
+    run(test)
+
+
+def test_an_aborted_request_ends_with_what_it_has() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.01}) as (llm, _):
+            outputs: list[RequestOutput] = []
+            async for output in llm.generate("abcdefghij" * 20, deltas(), "a"):
+                outputs.append(output)
+                await llm.abort("a")
+            assert outputs[-1].outputs[0].finish_reason == "abort"
+            assert 0 < sum(len(output.outputs[0].token_ids) for output in outputs) < 200
+
+    run(test)
+
+
+def test_more_requests_than_may_wait_are_refused_but_never_the_first() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.02, "max_num_seqs": 1}, max_num_queued_reqs=2) as (llm, _):
+            llm.check_admission(1000)
+            tasks = [asyncio.create_task(text_of(llm, "a" * 50))]
+            await until_running(llm)
+            tasks += [asyncio.create_task(text_of(llm, "b")) for _ in range(2)]
+            await until(lambda: llm.num_waiting == 2)
+            with pytest.raises(QueueFullError, match="max_num_queued_reqs"):
+                await text_of(llm, "c")
+            assert await asyncio.gather(*tasks) == ["a" * 50, "b", "b"]
+            assert await text_of(llm, "d") == "d"
+
+    run(test)
+
+
+def test_a_request_past_its_deadline_ends_with_an_error() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.02}) as (llm, _):
+            (prepared,) = await llm.prepare(["a" * 300], deltas())
+            assert not isinstance(prepared, RequestError)
+            with pytest.raises(RequestTimeoutError):
+                async for _ in llm.start([prepared], "a", timeout=0.1):
+                    pass
+            await until_idle(llm)
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_pause_holds_up_new_requests_and_treats_running_ones_as_told(mode: Any) -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            old = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(mode=mode)
+            assert await llm.is_paused()
+            assert llm.num_unfinished == (mode == "keep")
+            new = asyncio.create_task(text_of(llm, "new"))
+            await asyncio.sleep(0.1)
+            assert not new.done()
+            assert old.done() == (mode != "keep")
+            await llm.resume_generation()
+            assert await new == "new"
+            text = await old
+            assert (text == "a" * 60) == (mode != "abort")
+
+    run(test)
+
+
+def test_a_drained_engine_ends_what_runs_and_takes_nothing_new() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 50))
+            await until(lambda: llm.num_unfinished == 1)
+            drain = asyncio.create_task(llm.drain(10))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await text_of(llm, "b")
+            await drain
+            assert await task == "a" * 50
+
+    run(test)
+
+
+def test_a_drain_that_takes_too_long_ends_requests_with_an_error() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.02}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 300))
+            await until(lambda: llm.num_unfinished == 1)
+            await llm.drain(0.1)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await task
+
+    run(test)
+
+
+def test_a_failed_engine_is_told_to_every_reader_and_once_to_its_owner() -> None:
+    def next_token(ids: list[int], prompt_len: int) -> int:
+        del prompt_len
+        if ids[0] == ord("!"):
+            raise SystemExit("injected")
+        return 65
+
+    async def test() -> None:
+        failures: list[str] = []
+        options = {"on_failure": lambda: failures.append("failed")}
+        async with make_async(engine={"next_token": next_token, "step_seconds": 0.01}, **options) as (llm, _):
+            waiting = [asyncio.create_task(text_of(llm, "a")) for _ in range(3)]
+            await until(lambda: llm.num_unfinished == 3)
+            with pytest.raises(EngineDeadError):
+                await text_of(llm, "!")
+            for task in waiting:
+                with pytest.raises(EngineDeadError):
+                    await task
+            assert failures == ["failed"]
+            assert llm.errored
+            with pytest.raises(EngineDeadError):
+                await llm.check_health()
+            with pytest.raises(EngineDeadError):
+                await text_of(llm, "b")
+
+    run(test)
+
+
+def test_a_hanging_step_is_told_to_every_reader() -> None:
+    async def test() -> None:
+        failures: list[str] = []
+        options: dict[str, Any] = {"hang_seconds": 0.3, "on_failure": lambda: failures.append("failed")}
+        async with make_async(engine={"step_seconds": 20.0}, **options) as (llm, _):
+            with pytest.raises(EngineDeadError, match="hangs"):
+                await text_of(llm, "a")
+            assert failures == ["failed"]
+
+    run(test)
+
+
+def test_an_engine_that_works_or_sleeps_is_healthy() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.01}, hang_seconds=0.25) as (llm, _):
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                assert await text_of(llm, "abc" * 10) == "abc" * 10
+                await llm.check_health()
+            await asyncio.sleep(0.5)
+            await llm.check_health()
+            assert not llm.errored
+
+    run(test)
+
+
+def test_an_engine_that_is_dropped_is_freed() -> None:
+    freed: list[weakref.ref[Any]] = []
+
+    async def test() -> None:
+        built, executor = make_engine()
+        llm = AsyncLLM(built)
+        assert await text_of(llm, "a") == "a"
+        freed.extend((weakref.ref(llm), weakref.ref(built), weakref.ref(executor)))
+
+    run(test)
+    gc.collect()
+    assert [reference() for reference in freed[:2]] == [None, None]
+
+
+def test_one_engine_serves_one_loop_after_another() -> None:
+    built, _ = make_engine()
+    llm = AsyncLLM(built)
+    for prompt in ("first", "second"):
+        assert asyncio.run(text_of(llm, prompt)) == prompt
+
+    async def two_at_once() -> None:
+        assert await text_of(llm, "third") == "third"
+        with pytest.raises(RuntimeError, match="one event loop"):
+            await asyncio.to_thread(asyncio.run, text_of(llm, "fourth"))
+
+    asyncio.run(two_at_once())
+    llm.shutdown()
