@@ -37,15 +37,14 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("seed", value, "seed must be") for value in (-(2**63) - 1, 2**63, 1.5, "a")),
     ("output_kind", 1, "output_kind must be"),
     ("flat_logprobs", True, "not supported"),
-    ("structured_outputs", {"json": {}}, "not supported yet"),
     ("thinking_token_budget", 5, "use max_tokens"),
     ("repetition_detection", {}, "use repetition_penalty"),
     ("logprob_token_ids", [1], "use logprobs"),
     ("extra_args", {"a": 1}, "leave it out"),
     ("best_of", 10**9, "use n"),
-    ("use_beam_search", True, "use n"),
+    ("use_beam_search", True, "use LLM.beam_search"),
     ("logits_processors", [print], "use logit_bias"),
-    ("guided_decoding", {}, "not supported yet"),
+    ("guided_decoding", {}, "use structured_outputs"),
     ("truncate_prompt_tokens", 5, "truncate"),
 ]
 

@@ -47,10 +47,21 @@ def test_the_engine_loop_serves_the_urgent_request_first_and_the_aborted_one_nev
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = run_example("engine_loop.py", monkeypatch, capsys)
-    finished = [line.split(":")[0] for line in printed if not line.startswith("vllm:")]
+    finished = [line.split(":")[0] for line in printed if not line.startswith(("vllm:", "octavo:"))]
     assert finished == ["bad", "urgent", "ordinary", "late"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.name for path in EXAMPLES])
 def test_every_example_says_how_it_is_run(path: Path) -> None:
     assert f"`python examples/{path.name} [MODEL]`" in path.read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_streams_of_one_program_run_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("async_streams.py", monkeypatch, capsys)
+    assert sorted(line.split(":")[0] for line in printed[:3]) == [
+        "stream 0 (length)",
+        "stream 1 (length)",
+        "stream 2 (left early)",
+    ]

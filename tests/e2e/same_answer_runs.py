@@ -1,7 +1,7 @@
 """One workload, and the ways to run it that must all give the same bytes.
 
-As a program, `python same_answer_runs.py MODEL` runs the workload in every way and prints the name of each, and whether
-its answers were those of the requests run alone; `OCTAVO_ISA` selects the kernels.
+As a program, `python same_answer_runs.py MODEL TOKENIZER CACHE_DTYPE` runs the workload in every way and prints each$
+name, and whether its answers were those of the requests run alone; `OCTAVO_ISA` selects the kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ class Workload:
     prompts: list[list[int]]
     params: list[SamplingParams]
     kv_cache_dtype: str = "auto"
+    tokenizer: str | None = None
+    """Of a model that has none."""
 
     def load(self, model: str | Path, **options: Any) -> LLM:
         """Return an engine with the reference's options, but for these."""
-        return LLM(model, **{**BASE, "kv_cache_dtype": self.kv_cache_dtype, **options})
+        return LLM(model, **{**BASE, "kv_cache_dtype": self.kv_cache_dtype, "tokenizer": self.tokenizer, **options})
 
     def generate(self, llm: LLM, order: Sequence[int] | None = None) -> list[RequestOutput]:
         """Run all prompts as one batch, in this order; return the outputs in the workload's order."""
@@ -139,11 +141,11 @@ WAYS: dict[str, Callable[[str | Path, Workload], list[bytes]]] = {
 
 
 def main() -> None:
-    """Run the workload in every way on the model and with the cache dtype given; print a JSON object."""
-    model, kv_cache_dtype = sys.argv[1:]
-    with LLM(model, **BASE) as llm:
-        vocab_size = len(llm.get_tokenizer().get_vocab())
-    workload = make_workload(vocab_size, kv_cache_dtype=kv_cache_dtype)
+    """Run the workload in every way on the tiny checkpoint given; print a JSON object."""
+    model, tokenizer, kv_cache_dtype = sys.argv[1:]
+    config = json.loads(Path(model, "config.json").read_text())
+    workload = make_workload(config["vocab_size"], kv_cache_dtype=kv_cache_dtype)
+    workload = replace(workload, tokenizer=tokenizer)
     expected = alone(model, workload)
     print(json.dumps({name: way(model, workload) == expected for name, way in WAYS.items()}))
 

@@ -18,7 +18,7 @@ FLOAT = {"activation_quantization": False, "kv_cache_dtype": "float32", "num_thr
 
 
 def make_llm(name: str, **options: Any) -> LLM:
-    return LLM(TINY_DIR / name, **{**FLOAT, **options})
+    return LLM(TINY_DIR / name, tokenizer=TINY_DIR / "llama", **{**FLOAT, **options})
 
 
 @pytest.fixture(scope="module")

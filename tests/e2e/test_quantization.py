@@ -28,7 +28,8 @@ def all_logits(name: str, **options: Any) -> npt.NDArray[np.float64]:
     """Return the logits [48, V] of the reference's input."""
     ids = read_reference(name).input_ids
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=-1, prompt_logprobs=-1)
-    with LLM(TINY_DIR / name, max_logprobs=-1, logprobs_mode="raw_logits", **options) as llm:
+    options |= {"tokenizer": TINY_DIR / "llama", "max_logprobs": -1, "logprobs_mode": "raw_logits"}
+    with LLM(TINY_DIR / name, **options) as llm:
         (output,) = llm.generate([ids], params, use_tqdm=False)
     positions = [*output.prompt_logprobs[1:], output.outputs[0].logprobs[0]]
     return np.array([[position[token].logprob for token in range(len(position))] for position in positions])

@@ -92,6 +92,10 @@ def test_completions_of_a_fork_are_those_of_single_requests(smollm2_path: Path, 
         ("llama", "auto"),
         ("gemma3_text", "auto"),
         ("gemma3_text", "int8"),
+        ("gemma2", "auto"),
+        ("smollm3", "auto"),
+        ("olmo3", "int8"),
+        ("glm4", "auto"),
         ("qwen3_moe", "auto"),
         ("qwen3_5_text", "auto"),
         ("qwen3_5_moe", "auto"),
@@ -100,7 +104,7 @@ def test_completions_of_a_fork_are_those_of_single_requests(smollm2_path: Path, 
 def test_tiny_models_answer_alike_on_every_isa(name: str, kv_cache_dtype: str, isa: str) -> None:
     if ISA_LEVELS.index(isa) > ISA_LEVELS.index(best_isa()):
         pytest.skip(f"this CPU runs {best_isa()} at best")
-    command = [sys.executable, runs.__file__, str(TINY_DIR / name), kv_cache_dtype]
+    command = [sys.executable, runs.__file__, str(TINY_DIR / name), str(TINY_DIR / "llama"), kv_cache_dtype]
     done = subprocess.run(
         command, env={**os.environ, "OCTAVO_ISA": isa}, capture_output=True, text=True, timeout=600, check=False
     )

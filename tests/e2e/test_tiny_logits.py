@@ -10,6 +10,7 @@ from octavo import LLM, SamplingParams
 
 NAMES = [
     *("llama", "llama3_rope", "llama_yarn", "qwen3", "gemma3_text", "olmo2", "granite"),
+    *("smollm3", "gemma", "gemma2", "phi3", "phi4_longrope", "olmo3", "glm4", "mistral", "qwen2"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"),
 ]
 TOLERANCE = 1e-4
