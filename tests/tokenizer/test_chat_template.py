@@ -66,11 +66,20 @@ def test_the_environment_has_what_templates_use(template: str, text: str) -> Non
             id="endless-output",
         ),
         pytest.param("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError", id="endless-recursion"),
+        pytest.param("{% break %}", "not valid", id="break-outside-loop"),
+        pytest.param("{{ (10**5000)|string }}", "not valid|failed", id="long-number"),
+        pytest.param(r"{{ '\ud800' }}", "lone surrogate", id="surrogate"),
+        pytest.param(r"{{ raise_exception('\ud800') }}", r"\\ud800", id="surrogate-in-refusal"),
     ],
 )
 def test_a_template_that_fails_ends_the_request(template: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         render_chat(template, HI)
+
+
+@pytest.mark.parametrize("name", ["self", "template", "variables", "cls", "args"])
+def test_a_template_variable_may_have_any_other_name(name: str) -> None:
+    assert render_chat("{{ messages[0].content }}", HI, chat_template_kwargs={name: 1}) == HI[0]["content"]
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "tokenize"])

@@ -112,7 +112,10 @@ class _CompiledTemplate:
             _fail(f"the chat template refuses the conversation: {error.message or type(error).__name__}")
         except Exception as error:  # a template is a program of its author's: whatever it raises ends this request only
             _fail(f"the chat template failed: {type(error).__name__}: {error}")
-        return "".join(chunks)
+        text = "".join(chunks)
+        if not _is_unicode(text):
+            _fail("the chat template wrote a lone surrogate, which is not valid Unicode")
+        return text
 
 
 @lru_cache(maxsize=16)
@@ -123,10 +126,20 @@ def _compile(source: str) -> _CompiledTemplate:
         _fail(f"the chat template is not valid: line {error.lineno}: {error.message}")
     except RecursionError:
         _fail("the chat template is nested too deeply")
+    except Exception as error:  # from the compilers of Jinja and Python: a break outside a loop, a number too long
+        _fail(f"the chat template is not valid: {type(error).__name__}: {error}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fail(message: str) -> NoReturn:
-    raise RequestError(message, parameter="messages") from None
+    raise RequestError(message.encode(errors="backslashreplace").decode(), parameter="messages") from None
 
 
 class _GenerationTag(Extension):

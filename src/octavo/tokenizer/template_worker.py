@@ -22,7 +22,8 @@ _MEMORY_BYTES = 1 << 30
 
 def main() -> None:
     """Serve until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of a terminal; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a terminal or service; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _limit_memory()
     _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -185,14 +185,15 @@ class Tokenizer:
 
     @overload
     def apply_chat_template(
-        self, conversation: Sequence[Mapping[str, Any]], *, tokenize: Literal[False], **options: Any
+        self, /, conversation: Sequence[Mapping[str, Any]], *, tokenize: Literal[False], **options: Any
     ) -> str: ...
     @overload
     def apply_chat_template(
-        self, conversation: Sequence[Mapping[str, Any]], *, tokenize: Literal[True] = ..., **options: Any
+        self, /, conversation: Sequence[Mapping[str, Any]], *, tokenize: Literal[True] = ..., **options: Any
     ) -> list[int]: ...
     def apply_chat_template(
         self,
+        /,
         conversation: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -228,6 +229,7 @@ class Tokenizer:
 
     def render_arguments(
         self,
+        /,
         conversation: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,

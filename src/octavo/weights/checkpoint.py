@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +23,12 @@ from octavo.formats.gguf_types import GgufType
 from octavo.formats.mapped_file import ByteView
 from octavo.formats.safetensors import SafetensorsTensor
 from octavo.program.ops import Program
-from octavo.weights.module_tensors import ModuleTensors
 from octavo.weights.names import check_names, stable_name_from_gguf, stable_name_from_hf, unused_part
 from octavo.weights.packing import RowOrder, half_split_row_order, packed_bytes
-from octavo.weights.prequantized import Scheme, warn_of_floats
 from octavo.weights.quantize_reference import rounded
+
+if TYPE_CHECKING:
+    from octavo.weights.prequantized import Scheme
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +156,9 @@ def checkpoint_from_safetensors(
 def _quantized_modules(
     modules: Mapping[str, Mapping[str, SafetensorsTensor]], source: str, scheme: Scheme
 ) -> dict[str, CheckpointTensor]:
+    from octavo.weights.module_tensors import ModuleTensors  # few checkpoints need this
+    from octavo.weights.prequantized import warn_of_floats
+
     result = {}
     for module, parts in modules.items():
         name = stable_name_from_hf(f"{module}.weight")
