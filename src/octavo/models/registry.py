@@ -25,7 +25,6 @@ from octavo.models.config_reader import ConfigReader
 from octavo.models.experts import split_experts
 from octavo.models.fused import split_fused
 from octavo.weights.checkpoint import Checkpoint
-from octavo.weights.prequantized import read_scheme
 
 Adapt: TypeAlias = Callable[[Checkpoint, DecoderSpec], Checkpoint]
 
@@ -111,6 +110,8 @@ GGUF_ARCHITECTURES: dict[str, GgufArchitecture] = {
 def hf_architecture(config: Mapping[str, object], source: str) -> HfArchitecture:
     """Return the architecture of a config.json; `source` names it in errors."""
     reader = ConfigReader(config, source)
+    from octavo.weights.prequantized import read_scheme  # not for GGUF files
+
     read_scheme(config, source)
     names = reader.strings("architectures")
     for name in names:
