@@ -211,7 +211,8 @@ class Engine:
         assert [r.rank for r in roster.running] == sorted(r.rank for r in roster.running), "the last ranks last"
         seats = [request.seat for request in roster.running]
         assert len(set(seats)) == len(seats) <= self.config.max_num_seqs, "one request a seat"
-        assert all(plan.num_tokens <= self.config.max_num_batched_tokens for plan in self.executor.plans[-1:])
+        for plan in self.executor.plans[-1:]:
+            assert plan.num_scheduled_tokens.sum() <= self.config.max_num_batched_tokens
 
     def _take(self, output: EngineCoreOutput) -> None:
         completion = self.completions.setdefault((output.request_id, output.index), Completion())

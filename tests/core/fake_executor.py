@@ -156,7 +156,7 @@ class FakeExecutor:
         rows = []
         for seat, start, count in zip(plan.seats, plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True):
             rows += [(self.seats[seat], position) for position in range(start, start + count)]
-        assert plan.num_tokens == len(rows)
+        assert plan.num_scheduled_tokens.sum() == len(rows)
         return rows
 
     def _slot(self, seat: Seat, group: int, position: int) -> Slot:

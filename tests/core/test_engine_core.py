@@ -5,7 +5,7 @@ from core_helpers import Engine, make_endless, make_request, tokens_alone
 
 from octavo.core.step import SchedulerOutput
 from octavo.errors import EngineDeadError, RequestError, StepCancelledError
-from octavo.observe.events import RequestFinished, RequestPreempted, StepFailed
+from octavo.observe.events import RequestFinished, RequestPreempted, StepFailed, StepPlanned
 
 
 def fail_for(engine: Engine, *request_ids: str) -> None:
@@ -44,13 +44,13 @@ def test_a_request_that_never_fits_is_refused_where_it_is_added() -> None:
     assert not engine.core.has_unfinished()
 
 
-def test_an_id_in_use_is_refused_until_its_request_has_ended() -> None:
+def test_an_id_in_use_is_a_fault_until_its_request_has_ended() -> None:
     engine = Engine()
     engine.add(make_endless("a", 0))
-    with pytest.raises(RequestError, match="in use"):
+    with pytest.raises(AssertionError, match="twice"):
         engine.add(make_endless("a", 1))
     engine.advance()
-    with pytest.raises(RequestError, match="in use"):
+    with pytest.raises(AssertionError, match="twice"):
         engine.add(make_endless("a", 2))
     engine.finish()
     engine.completions.clear()
@@ -231,7 +231,7 @@ def test_the_parts_count_what_happened() -> None:
     engine.advance()
     scheduler, manager = engine.scheduler, engine.manager
     assert (len(scheduler.roster.running), len(scheduler.roster.waiting), scheduler.num_generated_tokens) == (1, 1, 1)
-    assert (manager.usage(), scheduler.peak_used_blocks) == (3 / 16, 3)
+    assert (manager.usage(), engine.log.of(StepPlanned)[-1].num_used_blocks) == (3 / 16, 3)
     engine.finish()
     assert (len(scheduler.roster.running), len(scheduler.roster.waiting), manager.usage()) == (0, 0, 0.0)
     assert (manager.num_queried_tokens, manager.num_hit_tokens) == (18, 8)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from octavo.core.scheduler import StalledError
-from octavo.errors import EngineDeadError, RequestError, StepCancelledError
+from octavo.errors import EngineDeadError, StepCancelledError
 
 if TYPE_CHECKING:
     from octavo.core.executor import Executor
@@ -86,14 +86,11 @@ class EngineCore:
         """Let a request wait for its first step.
 
         Mutates: the scheduler, request.
-        Raises: `RequestError` if it can never fit or its id is in use; `EngineDeadError` after `shutdown`.
+        Raises: `RequestError` if it can never fit; `EngineDeadError` after `shutdown`.
         """
         self._check_alive()
         request.max_tokens = self.check_fits(request.prompt_len, request.max_tokens)
-        request_id = request.request_id
-        if request_id in self.scheduler.roster:
-            message = f"request id {request_id!r} is in use; choose another, or wait until it has ended"
-            raise RequestError(message, parameter="request_id", value=request_id)
+        assert request.request_id not in self.scheduler.roster, "the frontend uses no id twice"
         self.scheduler.add(request)
 
     def abort_request(self, request_id: str) -> None:

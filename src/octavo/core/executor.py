@@ -28,7 +28,7 @@ class StepHandle(Protocol):
 
 
 class Executor(Protocol):
-    """Runs plans. All but `cancel` and `progress` is for the engine thread only."""
+    """Runs plans. All but `cancel` and `progress` are for the engine thread only."""
 
     def capacity(self) -> CacheCapacity:
         """Return the cache that the control plane may hand out."""

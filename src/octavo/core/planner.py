@@ -160,7 +160,8 @@ class StepPlanner:
             self._budget += last.num_scheduled_tokens
             last.num_scheduled_tokens = 0
             self._has_preempted = True
-            if self.roster.preempt_last("blocks", request.request_id) is request:
+            self.roster.preempt([last], "blocks", request.request_id)
+            if last is request:
                 return 0
 
     def _fork_at_last_prompt_rows(self, planned: list[Request]) -> dict[Request, list[Request]]:

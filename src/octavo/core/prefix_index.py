@@ -32,7 +32,6 @@ class PrefixNode:
     parent: PrefixNode | None
     blocks: list[Block | None]
     """Per cache group."""
-    num_blocks: int = 0
     num_links: int = 0
     """Children in the index plus pins of running requests."""
 
@@ -92,7 +91,6 @@ class PrefixIndex:
         assert block.node is None, "a published block is immutable"
         assert node.blocks[block.group] is None, "a group holds one block of a prefix"
         node.blocks[block.group] = block
-        node.num_blocks += 1
         block.node = node
 
     def detach(self, block: Block) -> None:
@@ -100,13 +98,12 @@ class PrefixIndex:
         node = block.node
         assert node is not None, "the block is published"
         node.blocks[block.group] = None
-        node.num_blocks -= 1
         block.node = None
         self._prune(node)
 
     def _prune(self, node: PrefixNode) -> None:
         """Remove `node`, and those before it, as far as nothing holds them."""
-        while node.parent is not None and node.num_blocks == 0 and node.num_links == 0:
+        while node.parent is not None and node.num_links == 0 and not any(node.blocks):
             del self._nodes[node.key]
             node = node.parent
             node.num_links -= 1

@@ -65,12 +65,6 @@ class Roster:
         request.defer_reason = None
         insort(self.running, request, key=lambda other: other.rank)
 
-    def preempt_last(self, reason: ev.PreemptReason, by_request_id: str | None = None) -> Request:
-        """Preempt the running request that ranks last, and return it. Mutates: self, the manager, that request."""
-        victim = self.running[-1]
-        self.preempt([victim], reason, by_request_id)
-        return victim
-
     def preempt(self, requests: Iterable[Request], reason: ev.PreemptReason, by_request_id: str | None = None) -> None:
         """Send running requests back to the queue, to be recomputed. Mutates: self, the manager, requests."""
         for request in requests:
@@ -93,8 +87,9 @@ class Roster:
         outputs = [take_output(request, finish_reason, None, error)]
         for index in range(request.params.n - request.num_unborn, request.params.n):
             seed = request.seed - request.index + index
-            ending = EngineCoreOutput(request.request_id, index, [], None, None, finish_reason, None, error, seed=seed)
-            outputs.append(ending)
+            outputs.append(
+                EngineCoreOutput(request.request_id, index, [], finish_reason=finish_reason, error=error, seed=seed)
+            )
         self.retire(request, finish_reason, None)
         return outputs
 

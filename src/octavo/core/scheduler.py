@@ -44,16 +44,16 @@ class Scheduler:
     ) -> None:
         self._policy = config.policy
         self.manager = manager
-        self.roster = roster = Roster(config.max_num_seqs, manager, events)
+        self.roster = Roster(config.max_num_seqs, manager, events)
         self.admission = admission or AdmissionPolicy(config, manager)
         self._chunk_sizer = ChunkSizer(config)
-        self._search = search = FaultSearch()
+        self._search = FaultSearch()
         self._events = events
-        self._planner = StepPlanner(config, manager, roster, self.admission, self._chunk_sizer, search, events)
+        self._planner = StepPlanner(
+            config, manager, self.roster, self.admission, self._chunk_sizer, self._search, events
+        )
         self._writer = PlanWriter()
         self.num_generated_tokens = 0
-        self.peak_used_blocks = 0
-        """Most blocks that running requests held at once."""
         self._step: PlannedStep | None = None
         """The step that is being computed."""
 
@@ -91,7 +91,6 @@ class Scheduler:
         self._step = self._writer.write(roster.step_id, roster.released_seats, requests, forks)
         self._step.plan.state_saves = self.manager.states.plan_saves(requests)
         roster.released_seats = []
-        self.peak_used_blocks = max(self.peak_used_blocks, self.manager.pool.num_used_paged())
         if self._events.wants_steps:
             self._emit_planned(self._step)
         return self._step.plan

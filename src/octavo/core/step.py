@@ -126,11 +126,6 @@ class SchedulerOutput:
     state_saves: list[StateSave] = field(default_factory=list)
     """In order of (request, position)."""
 
-    @property
-    def num_tokens(self) -> int:
-        """T, the rows of the flat batch."""
-        return int(self.num_scheduled_tokens.sum())
-
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobRows:

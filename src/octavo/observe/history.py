@@ -66,8 +66,8 @@ class StepHistory:
         self._step_clock = StepClock()
         self._seconds: deque[_Second] = deque(maxlen=SECONDS_KEPT)
         self.num_steps = 0
-        self.num_tokens = 0
-        """Rows of all steps."""
+        self.peak_used_blocks = 0
+        """Most blocks that running requests held at once."""
         self.num_evictions = 0
         self.num_held_slots = 0
         """Summed over steps: slots of the blocks in use. A slot is room for one token in one attention group."""
@@ -105,7 +105,7 @@ class StepHistory:
     def _add(self, step: TimedStep) -> None:
         plan, block_size = step.plan, self._block_size
         self.num_steps += 1
-        self.num_tokens += plan.num_tokens
+        self.peak_used_blocks = max(self.peak_used_blocks, plan.num_used_blocks)
         lengths = map(int.__add__, plan.num_computed_tokens, plan.num_scheduled_tokens)
         self.num_empty_slots += self._num_paged * sum([-length % block_size for length in lengths])
         self.num_held_slots += plan.num_used_blocks * block_size
