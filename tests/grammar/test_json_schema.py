@@ -30,7 +30,14 @@ def nested(depth: int) -> dict[str, Any]:
         ({"additionalProperties": {"minLength": 10**6}}, "minLength at #/additionalProperties"),
         ({"pattern": "(.{1,999}){999}"}, "a pattern at # cannot be used: .* written out"),
         ({"patternProperties": {"a**": True}}, "a pattern at # cannot be used: .* repeats a repetition"),
-        ({"properties": {str(index): True for index in range(2001)}}, "names 2001 properties; at most 2000"),
+        (
+            {
+                "properties": {str(index): True for index in range(2001)},
+                "required": [str(index) for index in range(2001)],
+            },
+            "names 2001 properties; at most 2000",
+        ),
+        ({"properties": {str(index): True for index in range(481)}}, "at # has 481 that are not required; at most 480"),
         (nested(66), "nested more than 64 levels"),
         ({"enum": [nested(65)]}, "nested more than 64 levels"),
     ],

@@ -15,8 +15,6 @@ import numpy as np
 from octavo.errors import RequestError
 from octavo.grammar.masks import MaskFiller
 from octavo.grammar.matcher import CompiledGrammar, GrammarMatcher, error_text
-from octavo.grammar.sources import canonical_source, library_grammar
-from octavo.grammar.vocabulary import load_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +65,9 @@ class GrammarCompiler:
 
         Raises: `RequestError` if it cannot be served, or takes too long to be compiled.
         """
+        from octavo.grammar.sources import canonical_source  # with all it needs: only if somebody asks
+        from octavo.grammar.vocabulary import load_vocabulary
+
         if self._vocabulary is None:
             with self._lock:
                 self._vocabulary = self._vocabulary or load_vocabulary(
@@ -86,10 +87,15 @@ class GrammarCompiler:
             raise _refusal(
                 params.kind, f"the grammars before it took more than {COMPILE_SECONDS:g} s to compile; try again"
             )
-        work = _Compilation(lambda: self._find(key) or self._compile(params, source), self._slot)
-        grammar = work.wait(params.kind, deadline - time.monotonic())
-        self._remember(key, grammar, len(source))
-        return grammar
+
+        def find_or_compile() -> CompiledGrammar:
+            grammar = self._find(key)
+            if grammar is None:
+                grammar = self._compile(params, source)
+                self._remember(key, grammar, len(source))  # before the next one who wants it has the slot
+            return grammar
+
+        return _Compilation(find_or_compile, self._slot).wait(params.kind, deadline - time.monotonic())
 
     def make_matcher(self, grammar: CompiledGrammar, params: SamplingParams) -> GrammarMatcher:
         """Return the state of one completion at its beginning."""
@@ -111,8 +117,6 @@ class GrammarCompiler:
 
     def _remember(self, key: _Key, grammar: CompiledGrammar, num_chars: int) -> None:
         with self._lock:
-            if key in self._known:
-                return
             self._known[key] = (grammar, num_chars)
             self._num_chars += num_chars
             while len(self._known) > MAX_GRAMMARS or self._num_chars > MAX_SOURCE_CHARS:
@@ -121,6 +125,8 @@ class GrammarCompiler:
 
     def _compile(self, params: StructuredOutputsParams, source: str) -> CompiledGrammar:
         from llguidance import LLMatcher
+
+        from octavo.grammar.sources import library_grammar
 
         assert self._vocabulary is not None, "loaded before the first grammar"
         started = time.thread_time()

@@ -14,6 +14,8 @@ from octavo.grammar.regex_limits import MAX_WRITTEN_OUT, check_regex
 MAX_NESTING = 64
 MAX_PROPERTIES = 2_000
 """Named in all objects together; compiling takes time quadratic in an object's."""
+MAX_OPTIONAL = 480
+"""Properties of one object that may be left out: any of them may come next, and llguidance follows about 500 ways."""
 MAX_LEAST_COUNT = 100_000
 """Of minItems, minLength, minProperties: more could not be generated."""
 
@@ -88,6 +90,12 @@ def _check_keywords(place: str, schema: dict[str, Any]) -> None:
     for value in [*(values if isinstance(values, list) else []), schema.get("const")]:
         if len(json.dumps(value)) > MAX_WRITTEN_OUT:
             raise ValueError(f"a value at {place} is longer than {MAX_WRITTEN_OUT} characters")
+    required = schema.get("required", ())
+    optional = set(schema.get("properties", ())).difference(required if isinstance(required, list) else ())
+    if len(optional) > MAX_OPTIONAL:
+        raise ValueError(
+            f"properties at {place} has {len(optional)} that are not required; at most {MAX_OPTIONAL} can be served"
+        )
     for pattern in (schema.get("pattern"), *schema.get("patternProperties", ())):
         if isinstance(pattern, str):
             try:
