@@ -250,6 +250,8 @@ def test_a_server_without_snapshots_is_told_in_one_line(body: str, status: int, 
 def test_a_server_that_is_not_there_is_told_in_one_line() -> None:
     result = top("127.0.0.1:9")
     assert (result.exit_code, "No snapshot of an engine at" in result.stderr) == (1, True)
+    assert "urlopen" not in result.stderr
+    assert "`octavo serve MODEL` starts a server." in result.stderr
 
 
 def test_a_server_is_watched_until_somebody_has_seen_enough(monkeypatch: pytest.MonkeyPatch) -> None:

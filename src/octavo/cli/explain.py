@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import model_option
 
 
-@click.command("explain")
-@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@click.command("explain", cls=EngineCommand, short_help="Generate, and tell it step by step.")
+@model_option
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
 @click.option(
     "--prompt-token-ids", "token_ids", multiple=True, help="A prompt as ids with commas between, as in 504,3575,282."

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 
 _EXPERIMENTS = {
-    "batching": "Static against continuous batching: requests, seats and tokens per second.",
-    "memory": "Memory reserved for the longest answer against paged blocks: what fits, what is wasted.",
-    "kv-cache": "No KV cache against one: quadratic against linear. --num-requests: tokens of the answer.",
-    "prefix": "Prompts that begin alike, with and without prefix caching.",
+    "batching": "Static against continuous batching.",
+    "memory": "Memory reserved for the longest answer, or paged.",
+    "kv-cache": "No KV cache against one. --num-requests: tokens of the answer.",
+    "prefix": "Prompts that begin alike, with a prefix cache and without.",
     "block-size": "Blocks of 16 to 128 tokens.",
     "chunked-prefill": "Long prompts beside readers, whole or in chunks. --num-requests: the readers.",
 }
@@ -20,7 +20,7 @@ _WIDTH = 110
 """Columns of a paragraph."""
 
 
-@click.group("lab")
+@click.group("lab", short_help="Run the same requests with and without an idea of the engine.")
 def command() -> None:
     """Show what each idea of the engine is worth: run the same requests with it and without.
 
@@ -29,7 +29,7 @@ def command() -> None:
 
 
 def _experiment(name: str, text: str) -> click.Command:
-    @click.command(name, help=text)
+    @click.command(name, cls=EngineCommand, help=text)
     @click.option("-m", "--model", default="smollm2-135m", show_default=True, help="As for `octavo generate`.")
     @click.option("--num-requests", type=int, help="Of the workload.  [default: what shows the effect]")
     @click.option("--rounds", type=int, default=1, show_default=True, help="Runs of each policy; the fastest counts.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 
 if TYPE_CHECKING:
     from octavo.explain.roofline import RooflineReport, RooflineStep
@@ -22,7 +22,7 @@ _WIDTH = 110
 _MATRIX_HEADER = ("B", "MFLOP", "MB", "FLOP/byte", "limit us", "by")
 
 
-@click.command("roofline")
+@click.command("roofline", cls=EngineCommand, short_help="Compare each op of a step with the machine's limits.")
 @click.option("-m", "--model", help="A GGUF file, a directory, a hub id or a built-in name.")
 @click.option(
     "--matrix",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("top")
+@click.command("top", short_help="Watch the engine of a running server.")
 @click.argument("server", default="http://localhost:8000")
 @click.option(
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between looks."

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import model_option
 from octavo.errors import ConfigError
 
 
-@click.command("trace")
-@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@click.command("trace", cls=EngineCommand, short_help="Record what the engine does, for ui.perfetto.dev.")
+@model_option
 @click.option("-o", "--output", required=True, metavar="FILE", help="The trace, as JSON.")
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
 @click.option("--max-tokens", type=int, default=32, show_default=True, help="Tokens to generate for each prompt.")

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, install_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def require(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise ConfigError(f"This needs the package {package}: pip install 'octavo[views]'") from error
+        raise ConfigError(f"This needs the package {package}: {install_line('views')}") from error
 
 
 def check_plot_path(path: str) -> None:

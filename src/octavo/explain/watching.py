@@ -57,7 +57,9 @@ def fetch_snapshot(url: str, api_key: str | None = None) -> EngineSnapshot:
         error.close()
         raise ConfigError(f"{url} answered {error.code} {error.reason}.") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"No snapshot of an engine at {url}: {error}") from error
+        reason = getattr(error, "reason", error)
+        hint = ". `octavo serve MODEL` starts a server." if isinstance(error, OSError) else ""
+        raise ConfigError(f"No snapshot of an engine at {url}: {reason}{hint}") from error
 
 
 def show_once(snapshot: EngineSnapshot, title: str, console: Console) -> None:
