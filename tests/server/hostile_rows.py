@@ -111,6 +111,15 @@ ROWS = [
         [user("a", chat_template_kwargs={name: 1}) for name in ("tokenize", "tools", "messages")],
         path=CHAT,
     ),
+    Row(
+        "names of template variables",
+        [
+            user("a", chat_template_kwargs={name: 1})
+            for name in ("self", "cls", "", "a b", "__class__", "range", "loop")
+        ],
+        (200,),
+        path=CHAT,
+    ),
     Row("messages", each("messages", [], None, "a", [1], user("a")["messages"] * 20_000), path=CHAT),
     Row(
         "one message",

@@ -149,6 +149,40 @@ def test_a_file_that_is_no_output_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out.jsonl").read_text() == "dear diary\n"
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["precious notes", json.dumps(make_request("a")), '{"id": "mine"', "\0" * 20],
+    ids=["text", "request", "json", "zeros"],
+)
+def test_a_last_line_that_no_kill_has_torn_is_not_cut_off(tmp_path: Path, content: str) -> None:
+    (tmp_path / "out.jsonl").write_text(content)
+    with pytest.raises(ConfigError, match="line 1 is something else"):
+        run(tmp_path, make_request("a"))
+    assert (tmp_path / "out.jsonl").read_text() == content
+
+
+def test_the_input_is_not_taken_as_output(tmp_path: Path) -> None:
+    text = json.dumps(make_request("a"))
+    path = tmp_path / "in.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not the output of a batch"):
+        run_batch(lambda: make_engine()[0], path, path, model_names=(MODEL,), seed=0, shows_progress=False)
+    assert path.read_text() == text
+
+
+def test_what_is_not_a_file_is_refused_on_either_side(tmp_path: Path) -> None:
+    source, pipe = write_lines(tmp_path / "in.jsonl", make_request("a")), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for given in ((source, Path("/dev/null")), (source, pipe), (pipe, tmp_path / "out.jsonl"), (source, tmp_path)):
+        with pytest.raises(ConfigError, match="not a regular file"):
+            run_batch(lambda: make_engine()[0], *given, model_names=(MODEL,), seed=0, shows_progress=False)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (answer,) = run(tmp_path, "\ufeff" + json.dumps(make_request("a")))
+    assert answer["response"]["status_code"] == 200
+
+
 def test_two_runs_cannot_write_to_one_file(tmp_path: Path) -> None:
     with BatchOutput(tmp_path / "out.jsonl"), pytest.raises(ConfigError, match="another run"):
         run(tmp_path, make_request("a"))

@@ -115,6 +115,18 @@ def test_a_body_that_ends_early_closes_the_connection(server: ServerProcess) -> 
         assert answer == b"" or answer.split(b" ", 2)[1] == b"400"
 
 
+def test_a_client_that_leaves_within_its_body_is_no_fault_of_the_server(server: ServerProcess) -> None:
+    def num_faults() -> int:
+        return server.log().count("Traceback") + server.client.get("/metrics").text.count('status="5xx"')
+
+    before, num_left = num_faults(), server.log().count("POST /tokenize 400")
+    rests = (b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"Content-Length: 9\r\n\r\n")
+    for rest in rests:
+        exchange(server, HEAD.replace(b"/v1/completions", b"/tokenize") + rest)
+    server.until(lambda: server.log().count("POST /tokenize 400") == num_left + 3)
+    assert num_faults() == before
+
+
 def test_huge_bodies_are_refused_unread(server: ServerProcess) -> None:
     before = server.memory_bytes()
     announced = exchange(server, HEAD + b"Content-Length: 268435456\r\n\r\n", *[b" " * 65536] * 64)

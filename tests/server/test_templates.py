@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -96,6 +98,27 @@ def test_a_process_that_somebody_ended_is_replaced() -> None:
         worker._process.kill()
         await worker._process.wait()
         assert await renderer.render(arguments("two")) == "two"
+
+    run(test)
+
+
+def test_a_conversation_whose_process_somebody_kills_is_rendered_by_another() -> None:
+    async def test(renderer: TemplateRenderer) -> None:
+        assert await renderer.render(arguments("one")) == "one"
+        os.kill(renderer._idle[0]._process.pid, signal.SIGKILL)  # nobody has noticed yet
+        assert await renderer.render(arguments("two")) == "two"
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_leaves_the_end_to_the_server(number: int) -> None:
+    async def test(renderer: TemplateRenderer) -> None:
+        assert await renderer.render(arguments("one")) == "one"
+        worker = renderer._idle[0]
+        worker._process.send_signal(number)
+        assert await renderer.render(arguments("two")) == "two"
+        assert renderer._idle == [worker]
 
     run(test)
 

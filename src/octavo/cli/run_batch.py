@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import model_option
 from octavo.cli.server_extra import server_extra
 
 
-@click.command("run-batch")
+@click.command("run-batch", cls=EngineCommand)
 @click.option(
     "-i",
     "--input-file",
@@ -27,7 +28,7 @@ from octavo.cli.server_extra import server_extra
     required=True,
     help="One answer a line, in the order in which they are ready. What it holds already is done.",
 )
-@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@model_option
 @click.option(
     "--served-model-name",
     multiple=True,

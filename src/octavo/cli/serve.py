@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from octavo.cli.config_file import config_option
-from octavo.cli.engine_flags import engine_flags, flags_of, given_engine_options, given_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, flags_of, given_engine_options, given_options
 from octavo.cli.foreign_flags import foreign_flags, given_foreign_options
 from octavo.cli.server_extra import server_extra
 from octavo.server.options import ServerOptions
@@ -19,7 +19,7 @@ _DEFAULT_TARGET_ITL_MS = 200.0
 """A reader sees text flow; without it one long prompt makes all streams stutter."""
 
 
-@click.command("serve")
+@click.command("serve", cls=EngineCommand)
 @click.argument("model", required=False)
 @click.option("--model", "model_option", help="The model, as vLLM's older command line has it.")
 @config_option

@@ -6,9 +6,11 @@ when a run starts is done.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,12 +72,20 @@ class _LineId(msgspec.Struct):
 
 _REQUESTS = msgspec.json.Decoder(BatchRequest)
 _LINE_IDS = msgspec.json.Decoder(_LineId)
+_ANSWER_START = b'{"id":"batch_'
+"""How each line of the output starts: what a kill left of one can be told from a stranger's file."""
 
 
 def read_lines(path: Path) -> Iterator[NumberedLine]:
-    """Yield the lines of a batch; a custom_id belongs to the first line that has it."""
+    """Yield the lines of a batch; a custom_id belongs to the first line that has it.
+
+    Raises: `ConfigError` for what is not a file: it is read twice.
+    """
+    _check_is_file(path)
     first_lines: dict[str, int] = {}
     with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
         for number, text in enumerate(file, 1):
             if text.strip():
                 yield _numbered(number, text, first_lines)
@@ -99,16 +109,24 @@ def _answer_id(custom_id: str) -> str:
     return f"batch_req_{hashlib.sha256(custom_id.encode()).hexdigest()[:32]}"
 
 
+def _check_is_file(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ConfigError(f"{path} is not a regular file, which a batch that can be resumed needs. Name a file.")
+
+
 class BatchOutput:
     """The output, open for appending, and locked against a second run.
 
     Args:
         path: made if it does not exist. A last line that a kill left torn is cut off.
 
-    Raises: `ConfigError` if another run writes to it, or if it holds something else than a batch's answers.
+    Raises: `ConfigError` if it is not a file, if another run writes to it, or if it holds something else than a batch's
+        answers.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists():
+            _check_is_file(path)
         self._path = path
         self._file = path.open("ab+", buffering=0)
         try:
@@ -146,19 +164,28 @@ class BatchOutput:
         with self._path.open("rb") as lines:
             for number, text in enumerate(lines, 1):
                 if not text.endswith(b"\n"):
+                    self._check_torn(text, number)
                     break
                 done.add(self._id_of(text, number))
                 end += len(text)
         self._file.truncate(end)
         return done
 
+    def _check_torn(self, text: bytes, number: int) -> None:
+        """Refuse to cut off what no kill can have left."""
+        if text[: len(_ANSWER_START)] != _ANSWER_START[: len(text)]:
+            raise self._foreign(number)
+
     def _id_of(self, text: bytes, number: int) -> str:
         try:
             return _LINE_IDS.decode(text).id
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ConfigError(
-                f"{self._path} is not the output of a batch: line {number} is something else. Name another file."
-            ) from None
+            raise self._foreign(number) from None
+
+    def _foreign(self, number: int) -> ConfigError:
+        return ConfigError(
+            f"{self._path} is not the output of a batch: line {number} is something else. Name another file."
+        )
 
 
 def make_line(line: NumberedLine, status: int, body: bytes, error: BatchError | None = None) -> BatchLine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from starlette.requests import ClientDisconnect
+
 from octavo.server.http import header
 from octavo.server.protocol.errors import ApiError
 
@@ -57,11 +59,14 @@ def is_nested_deeper(body: bytes, limit: int) -> bool:
 
 async def _read(request: Request, limit: int) -> bytes:
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except ClientDisconnect:  # nobody reads the answer, but the log and the metrics have it
+        raise ApiError(400, "the connection was closed before the body had arrived.", "body") from None
     return b"".join(parts)
 
 

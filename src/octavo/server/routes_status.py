@@ -56,7 +56,7 @@ def add_status_routes(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/octavo/snapshot")
     async def snapshot() -> Response:
-        return json_response(_encode(await state.llm.snapshot()))
+        return json_response(_encode((await state.llm.snapshot()).to_json()))
 
     @app.get("/openapi.json")
     async def openapi() -> Response:

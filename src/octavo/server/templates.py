@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Mapping
@@ -56,7 +57,8 @@ class _Worker:
         try:
             await asyncio.wait_for(self._process.wait(), patience)
         except asyncio.TimeoutError:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it has ended in this very moment
+                self._process.kill()
         return await self._process.wait()
 
 
@@ -113,14 +115,17 @@ class TemplateRenderer:
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"messages cannot be rendered: {error}.", parameter="messages") from None
 
-    async def _ask(self, job: bytes) -> bytes:
+    async def _ask(self, job: bytes, *, may_repeat: bool = True) -> bytes:
         worker = await self._free_worker()
         try:
             answer = await asyncio.wait_for(worker.ask(job), self._seconds * _PATIENCE + _EXIT_SECONDS)
-        except (EOFError, OSError, asyncio.TimeoutError):
+        except (EOFError, OSError, asyncio.TimeoutError) as error:
             status = await worker.stop(_EXIT_SECONDS)
+            is_late = status == -signal.SIGPROF or isinstance(error, asyncio.TimeoutError)
+            if may_repeat and not is_late:
+                return await self._ask(job, may_repeat=False)  # somebody has killed it, perhaps before it had the job
             reason = f"ended its process with status {status}"
-            if status in (-signal.SIGPROF, -signal.SIGKILL):
+            if is_late:
                 limit = f"{self._seconds:g} seconds of CPU time; the server's option chat_template_timeout is the limit"
                 reason = f"takes more than {limit}"
             raise RequestError(f"the chat template {reason}.", parameter="messages") from None
