@@ -6,6 +6,9 @@ appears in `RequestOutput.error` and, later, in HTTP bodies.
 
 from __future__ import annotations
 
+import shlex
+import sys
+
 
 class OctavoError(Exception):
     """Base of all errors raised by Octavo."""
@@ -67,3 +70,8 @@ class StepCancelledError(OctavoError):
     """A step was cancelled before it finished; nothing of it was published."""
 
     code = "step_cancelled"
+
+
+def install_line(extra: str) -> str:
+    """Return the command that adds an extra's packages to the environment that runs this."""
+    return f"{shlex.quote(sys.executable)} -m pip install 'octavo[{extra}]'"

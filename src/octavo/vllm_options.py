@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from octavo.errors import ConfigError
+from octavo.sampling_params import SamplingParams
 
 logger = logging.getLogger("octavo")
 
@@ -107,6 +109,9 @@ FOREIGN_QUANTIZATIONS: dict[str, str] = {
 """Value of `quantization`: what to do instead."""
 
 
+_SAMPLING_PARAMETERS = frozenset(entry.name for entry in dataclasses.fields(SamplingParams))
+
+
 def drop_foreign_options(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return the options that Octavo has; give one notice about the harmless ones.
 
@@ -123,6 +128,10 @@ def drop_foreign_options(options: Mapping[str, Any], known: Collection[str]) -> 
             if not any(type(value) is type(entry) and value == entry for entry in neutral):
                 raise ConfigError(f"{name}={value!r} is not supported: {instead}.")
         else:
+            if name in _SAMPLING_PARAMETERS:
+                raise TypeError(
+                    f"{name!r} is no engine option: it belongs to each request, in SamplingParams({name}=...)"
+                )
             nearest = difflib.get_close_matches(name, [*known, *HARMLESS, *UNSUPPORTED], n=1)
             hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
             raise TypeError(f"unknown engine option {name!r}{hint}")

@@ -271,3 +271,33 @@ def test_json_has_no_infinity() -> None:
     record = json.loads(_json_line(_completion_as_json(completion)), parse_constant=pytest.fail)
     assert record["cumulative_logprob"] == -9999.0
     assert record["logprobs"] == [{"1": {"logprob": -9999.0, "rank": 2, "decoded_token": "x"}}]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("genrate", "generate"), ("run_bach", "run-batch")])
+def test_a_mistyped_command_names_the_near_one(typed: str, meant: str) -> None:
+    result = run(typed)
+    assert result.exit_code == 2
+    assert f"did you mean '{meant}'?" in result.stderr
+
+
+def test_a_command_may_be_written_with_an_underscore() -> None:
+    assert run("run_batch", "--help").exit_code == 0
+
+
+def test_the_list_of_commands_is_not_cut() -> None:
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("command", ["generate", "explain"])
+def test_a_command_without_a_model_says_how_to_name_one(command: str) -> None:
+    result = run(command, "smollm2-135m", "-p", "hello")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: name the model with -m or --model, for example: -m smollm2-135m"
+
+
+def test_help_lists_a_commands_own_options_before_the_engines() -> None:
+    own, engine = run("generate", "--help").stdout.split("Engine options:")
+    assert "--max-tokens" in own
+    assert "--help" in own
+    assert "--block-size" in engine
+    assert "--block-size" not in own

@@ -79,6 +79,43 @@ def test_a_file_sets_flags_and_the_command_line_has_the_last_word(caught: Caught
     assert caught.options.served_model_name == ("x", "y")
 
 
+def test_a_repeated_flag_takes_one_value_or_a_list_from_a_file(caught: Caught, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    lines = (
+        "api-key: secret",
+        "served_model_name: [a, b]",
+        "enable_prefix_caching: no",
+        "seed: null",
+        "max_prompts: 0x10",
+    )
+    file.write_text("\n".join(lines))
+    assert run("m", "--config", str(file)).exit_code == 7
+    assert (caught.options.api_key, caught.options.served_model_name) == (("secret",), ("a", "b"))
+    assert (caught.config.enable_prefix_caching, caught.config.seed, caught.limits.max_prompts) == (False, 0, 16)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_seqs: [1, 2]",
+        "max_num_seqs: {a: 1}",
+        "max_num_seqs: true",
+        "max_num_seqs: 1.5",
+        "max_num_seqs: &a [*a]",
+        "enable_prefix_caching: 7",
+        "request_timeout: 2026-01-01",
+        "log_format: [json]",
+    ],
+)
+def test_a_config_file_s_value_is_checked_as_on_the_command_line(caught: Caught, tmp_path: Path, text: str) -> None:
+    del caught
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    result = run("m", "--config", str(file))
+    assert result.exit_code == 2, result.output
+    assert "Invalid value for '--" in result.output
+
+
 @pytest.mark.parametrize("text", ["prot: 5", "- a", "a: [", "config: x"])
 def test_a_file_that_cannot_be_meant_is_refused(caught: Caught, tmp_path: Path, text: str) -> None:
     del caught

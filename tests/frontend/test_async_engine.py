@@ -202,6 +202,51 @@ def test_a_pause_holds_up_new_requests_and_treats_running_ones_as_told(mode: Any
     run(test)
 
 
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+def test_requests_that_a_pause_keeps_are_ended_by_another_pause(mode: Any) -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            kept = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(mode="keep")
+            await llm.pause_generation(mode=mode)
+            assert (await kept == "a" * 60) == (mode == "wait")
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["drain", "close"])
+def test_a_request_that_a_pause_holds_up_is_told_of_the_end(how: str) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            assert await text_of(llm, "a") == "a"
+            await llm.pause_generation()
+            held = asyncio.create_task(text_of(llm, "b"))
+            await asyncio.sleep(0.01)
+            if how == "drain":
+                await llm.drain(1)
+            else:
+                llm.close()
+            with pytest.raises(EngineDeadError):
+                await held
+
+    run(test)
+
+
+def test_an_end_that_comes_with_the_last_results_is_told_to_every_reader() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
+            tasks = [asyncio.create_task(text_of(llm, "a" * 200)) for _ in range(3)]
+            await until_running(llm)
+            time.sleep(0.05)  # the loop is busy: results pile up
+            llm.close()
+            for task in tasks:
+                with pytest.raises(EngineDeadError, match="closed"):
+                    await task
+
+    run(test)
+
+
 def test_a_drained_engine_ends_what_runs_and_takes_nothing_new() -> None:
     async def test() -> None:
         async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
@@ -253,6 +298,24 @@ def test_a_failed_engine_is_told_to_every_reader_and_once_to_its_owner() -> None
                 await llm.check_health()
             with pytest.raises(EngineDeadError):
                 await text_of(llm, "b")
+
+    run(test)
+
+
+def test_a_closed_engine_is_told_to_every_reader_and_has_not_failed() -> None:
+    async def test() -> None:
+        failures: list[str] = []
+        options: dict[str, Any] = {"on_failure": lambda: failures.append("failed")}
+        async with make_async(engine={"step_seconds": 0.01}, **options) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 100))
+            await until_running(llm)
+            time.sleep(0.1)  # results pile up, and the engine's end comes behind them
+            llm.close()
+            with pytest.raises(EngineDeadError, match="closed"):
+                await task
+            with pytest.raises(EngineDeadError, match="closed"):
+                await text_of(llm, "b")
+            assert (failures, llm.errored, llm.is_running) == ([], False, False)
 
     run(test)
 

@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _MODEL_HELP = "A GGUF file, a directory, a hub id or a built-in name."
 
 
-@click.group("bench")
+@click.group("bench", short_help="Measure speed: of jobs, of kernels, of the start, of a server.")
 def command() -> None:
     """Measure speed: of whole jobs, of one batch, of each kernel, of the start, of a server.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.conversation import Conversation
-from octavo.cli.engine_flags import JsonObject, engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, JsonObject, engine_flags, given_engine_options
 from octavo.cli.generate import sampling_params, summary
 from octavo.cli.line_input import line_history, read_message
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
@@ -34,7 +34,7 @@ A line that ends in \\ goes on in the next; """ alone on a line begins and ends 
 Ctrl-C stops an answer.'''
 
 
-@click.command("chat")
+@click.command("chat", cls=EngineCommand)
 @click.argument("model")
 @click.option("--system", help="System message.")
 @click.option("--load", "path", type=click.Path(path_type=Path), help="Go on with a conversation that was kept.")

@@ -36,6 +36,23 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         return parsed
 
 
+class EngineCommand(click.Command):
+    """A command with `engine_flags`, whose help lists them after its own options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both lists."""
+        engine_names = {entry.name for entry in fields(EngineConfig)} - _NOT_FLAGS
+        own: list[tuple[str, str]] = []
+        engine: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                (engine if param.name in engine_names else own).append(record)
+        for heading, records in (("Options", own), ("Engine options", engine)):
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 def engine_flags(command: Command) -> Command:
     """Add a flag for every engine option to a command."""
     return flags_of(EngineConfig, without=_NOT_FLAGS)(command)

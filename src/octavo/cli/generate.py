@@ -10,7 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import model_option
 from octavo.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _SAMPLING_FLAGS = (
 )  # fmt: skip
 
 
-@click.command("generate")
-@click.option("-m", "--model", required=True, help="A GGUF file, a directory, a hub id or a built-in name.")
+@click.command("generate", cls=EngineCommand)
+@model_option
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; may be given several times.")
 @click.option(
     "--prompt-file", type=click.File("r", encoding="utf-8"), help="One prompt a line, in UTF-8; - reads stdin."
@@ -215,7 +216,7 @@ def summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
     last = max((entry.last_token_ts for entry in stats), default=0.0)
     seconds = max(last - begin, 1e-9)
     speed = f"{num_generated / seconds:.0f} tokens/s"
-    text = f"{num_prompt} prompt tokens, {num_generated} generated in {seconds:.2f} s ({speed}"
+    text = f"{num_prompt} prompt token{'s' * (num_prompt != 1)}, {num_generated} generated in {seconds:.2f} s ({speed}"
     if len(outputs) == 1 and num_generated > 1:
         decode = (num_generated - 1) / max(last - first, 1e-9)
         text += f"; first token after {first - begin:.2f} s, then {decode:.0f} tokens/s"

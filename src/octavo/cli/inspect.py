@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 
 if TYPE_CHECKING:
     from octavo.explain.model_report import LoadReport, ModelReport
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _KINDS = {"full": "attention", "sliding": "attention", "state": "Gated DeltaNet"}
 
 
-@click.command("inspect")
+@click.command("inspect", cls=EngineCommand, short_help="Show what MODEL is made of and the memory it takes.")
 @click.argument("model")
 @click.option("--program", "show_program", is_flag=True, help="List the ops of the model's program.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")

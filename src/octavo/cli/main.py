@@ -5,6 +5,7 @@ Exit status: 0 all went well, 1 something could not be served, 2 wrong usage, 13
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
@@ -58,6 +59,16 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command), "a module of the table has a command"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a subcommand; where there is none of that name, say which is near."""
+        name = args[0].replace("_", "-")
+        near = difflib.get_close_matches(name, _COMMANDS, n=1)
+        if name not in _COMMANDS and near:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand."""
         try:
@@ -81,4 +92,7 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="octavo")
 def main() -> None:
-    """Octavo: language models on the machine you have."""
+    """Octavo: language models on the machine you have.
+
+    A first try: octavo chat smollm2-135m
+    """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, install_line
 
 
 @contextmanager
@@ -20,5 +20,5 @@ def server_extra(command: str) -> Iterator[None]:
         if (error.name or "").startswith("octavo"):
             raise
         raise ConfigError(
-            f"`{command}` needs the server's packages; install them with: pip install 'octavo[server]'"
+            f"`{command}` needs the server's packages; install them with: {install_line('server')}"
         ) from error

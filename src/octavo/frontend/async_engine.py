@@ -75,7 +75,7 @@ class AsyncLLM:
         self._is_woken = False
         self._refusal: str | None = None
         """Why no request is taken any more."""
-        self._has_failed = False
+        self._has_failed = self._is_closed = False
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._idle = asyncio.Event()
@@ -224,8 +224,8 @@ class AsyncLLM:
             clear_cache: forget all cached prefixes, unless requests are kept.
         """
         self._resumed.clear()
+        self.engine.set_paused(mode == "keep")
         if mode == "keep":
-            self.engine.set_paused(True)
             return
         if mode == "abort":
             self.engine.end_request(list(self._generations))
@@ -244,7 +244,7 @@ class AsyncLLM:
 
     async def drain(self, timeout: float) -> None:
         """Refuse new requests, let those that run end; after a time end them with an error."""
-        self._refusal = self._refusal or "the engine is shutting down."
+        self._refuse_all("the engine is shutting down.")
         try:
             await asyncio.wait_for(self._until_idle(), timeout)
         except asyncio.TimeoutError:
@@ -256,7 +256,9 @@ class AsyncLLM:
         self.close()
 
     def close(self) -> None:
-        """Stop what runs, end the threads, free the memory. Idempotent."""
+        """Stop what runs, end the threads, free the memory; readers get an error. Idempotent."""
+        self._is_closed = True
+        self._refusal = self._refusal or "the engine was closed; create a new one."
         self._watchdog.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
@@ -281,7 +283,7 @@ class AsyncLLM:
         return self._refusal is None
 
     async def get_metrics(self) -> list[Metric]:
-        """Return counters and gauges, under vLLM's names."""
+        """Return counters, gauges and histograms, under vLLM's names."""
         return self.engine.read_metrics()
 
     async def snapshot(self) -> EngineSnapshot:
@@ -322,6 +324,7 @@ class AsyncLLM:
                 generation = self._generations.get(key)
                 if generation is not None:
                     generation.deliver(key)
+            self.engine.check_alive()  # its end may have come with its last results, and wakes nobody again
         except EngineDeadError as error:
             self._fail(str(error))
 
@@ -331,11 +334,16 @@ class AsyncLLM:
         self._call_soon(self._fail, "the engine hangs: a step has made no progress for too long.")
 
     def _fail(self, reason: str) -> None:
-        self._refusal = self._refusal or reason
+        self._refuse_all(reason)
         self._stop_all(reason)
-        if not self._has_failed:
+        if not (self._has_failed or self._is_closed):
             self._has_failed = True
             self.on_failure()
+
+    def _refuse_all(self, reason: str) -> None:
+        """Take no request any more, nor one that a pause holds up."""
+        self._refusal = self._refusal or reason
+        self._resumed.set()
 
     def _stop_all(self, reason: str) -> None:
         for generation in set(self._generations.values()):

@@ -99,7 +99,7 @@ class EngineObserver:
             used_bytes=manager.pool.used_bytes,
             held_bytes=manager.pool.held_bytes,
             num_available_blocks=manager.pool.num_free_rows(),
-            peak_used_blocks=scheduler.peak_used_blocks,
+            peak_used_blocks=history.peak_used_blocks,
         )
 
     def totals(self) -> list[Counter]:

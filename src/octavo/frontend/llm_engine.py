@@ -12,7 +12,7 @@ from octavo.core.request import Request
 from octavo.errors import ConfigError, RequestError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority
 from octavo.frontend.detokenizer import Detokenizer
-from octavo.frontend.engine_snapshot import cache_gauges, with_public_ids
+from octavo.frontend.engine_snapshot import cache_gauges, public_request_id, with_public_ids
 from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.frontend.output_processor import OutputProcessor
@@ -297,7 +297,7 @@ class LLMEngine:
 
     def _accept(self, result: StepResult) -> list[str]:
         """Take in a step; return the ids of requests that have something to take."""
-        return [core_id.rpartition("#")[0] for core_id in self._outputs.accept(result.outputs, result.ended_at)]
+        return [public_request_id(core_id) for core_id in self._outputs.accept(result.outputs, result.ended_at)]
 
     def _check_fits(self, source: EngineInput) -> EngineInput | RequestError:
         try:

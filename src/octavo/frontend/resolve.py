@@ -25,7 +25,6 @@ from octavo.native import default_num_threads
 from octavo.tokenizer.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
 from octavo.weights.hub import ModelFiles, resolve_description_files, resolve_model_files, resolve_tokenizer_path
-from octavo.weights.prequantized import read_scheme
 from octavo.weights.quantization import quantized_checkpoint
 
 if TYPE_CHECKING:
@@ -211,6 +210,8 @@ def _describe_directory(config: EngineConfig, files: ModelFiles) -> ModelDescrip
     spec = spec_from_hf(values, source)
     checkpoint = None
     if files.kind == "safetensors":
+        from octavo.weights.prequantized import read_scheme  # not for GGUF files
+
         tensors = open_safetensors_dir(files.path)
         checkpoint = checkpoint_from_safetensors(
             tensors, str(files.path), norm_offset=architecture.norm_offset, scheme=read_scheme(values, source)
