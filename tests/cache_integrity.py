@@ -85,9 +85,8 @@ def check_index(index: PrefixIndex, pinned: Iterable[PrefixNode]) -> None:
     for key, node in nodes.items():
         assert node.key == key, f"node {node.uid} is filed under another key"
         held = [block for block in node.blocks if block is not None]
-        assert node.num_blocks == len(held), f"node {node.uid} miscounts its blocks"
         assert all(block.node is node for block in held), f"a block of node {node.uid} names another node"
         assert node.num_links == links[node], f"node {node.uid} miscounts its links"
-        assert node.num_blocks or node.num_links, f"node {node.uid} is held by nothing"
+        assert held or node.num_links, f"node {node.uid} is held by nothing"
         assert node.parent is not None, f"node {node.uid} has no parent"
         assert node.parent is index.root or nodes.get(node.parent.key) is node.parent, "a parent was dropped"

@@ -14,6 +14,12 @@ def _deep_object(depth: int) -> dict[str, Any]:
 
 _MUTUAL = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
 
+
+def _object(num_properties: int, *, is_required: bool) -> dict[str, Any]:
+    names = [str(index) for index in range(num_properties)]
+    return {"type": "object", "properties": dict.fromkeys(names, True), "required": names if is_required else []}
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "twice repeated": {"regex": "foo**"},
     "product of repetitions": {"regex": "(.{1,999}){999}"},
@@ -53,6 +59,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "1 MB of choices": {"choice": ["a" * 1000] * 1000},
     "long choice": {"choice": ["a" * 10_000]},
     "long value": {"json": {"const": {"a": "b" * 10_000}}},
+    "500 properties that may be left out": {"json": _object(500, is_required=False)},
     "no choice": {"choice": []},
     "empty choice": {"choice": ["a", ""]},
     "lone surrogate": {"choice": ["\ud800"]},
@@ -65,7 +72,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "ambiguous": {"grammar": 'start: s\ns: s s s | "a"'},
     "unanchored": {"regex": "(.*a){50}"},
     "long": {"regex": "[0-9a-f]{5000}"},
-    "1,000 properties": {"json": {"type": "object", "properties": {str(index): {} for index in range(1000)}}},
+    "1,000 properties": {"json": _object(1000, is_required=True)},
+    "480 properties that may be left out": {"json": _object(480, is_required=False)},
     "10,000 values": {"json": {"enum": [f"{index:06}" for index in range(10_000)]}},
 }
 """Look dangerous, and are not: matching takes time linear in the text."""

@@ -79,6 +79,11 @@ def test_an_unknown_option_is_a_type_error_that_names_the_nearest() -> None:
         EngineConfig.from_options("m", max_model_lem=5)
 
 
+def test_a_sampling_parameter_among_the_options_is_sent_to_its_place() -> None:
+    with pytest.raises(TypeError, match=r"'max_tokens' is no engine option.*SamplingParams\(max_tokens="):
+        EngineConfig.from_options("m", max_tokens=5)
+
+
 @pytest.mark.parametrize(
     ("written", "read"),
     [("32k", 32_000), ("32K", 32_768), ("25.6k", 25_600), ("1.5M", 1_572_864), (7, 7), ("auto", "auto"), (-1, "auto")],
