@@ -12,7 +12,8 @@ class StepTimes:
     """The seconds of a step as so much, and so much per decode row and per token of a prompt, fitted to those so far.
 
     Least squares of the relative errors, so that a step that was held up counts little; older steps fade. Descent by
-    one cost at a time keeps all at 0 or above, and leaves as it was what equal steps cannot tell apart.
+    one cost at a time keeps all at 0 or above, and leaves as it was what equal steps cannot tell apart. Steps are only
+    summed up; the costs are fitted when someone asks.
     """
 
     _KEPT = 0.93
@@ -22,10 +23,11 @@ class StepTimes:
     """A cost keeps its value while the steps that tell it have so little weight."""
 
     def __init__(self) -> None:
-        self.per_token = self.fixed = self.per_row = 0.0
         self.num_steps = 0
+        self._costs = [0.0, 0.0, 0.0]
+        """Per token of a prompt, fixed, per decode row."""
         self._sums = [0.0, 0.0, 0.0]
-        """Per cost in that order, its counts over seconds, summed; then their products with each other."""
+        """Per cost, its counts over seconds, summed; then their products with each other."""
         self._products = [[0.0, 0.0, 0.0] for _ in self._sums]
 
     def observe(self, num_decoding: int, num_prefill_tokens: int, step_seconds: float) -> None:
@@ -37,14 +39,17 @@ class StepTimes:
         self._sums = [self._KEPT * known + count for known, count in zip(self._sums, counts, strict=True)]
         for row, count in zip(self._products, counts, strict=True):
             row[:] = [self._KEPT * known + count * other for known, other in zip(row, counts, strict=True)]
-        costs = [self.per_token, self.fixed, self.per_row]
+
+    def fit(self) -> tuple[float, float, float]:
+        """Return seconds per token of a prompt, of any step, and per decode row; 0: not known. Mutates: self."""
+        costs = self._costs
         least = self._FADED * self._products[1][1]
         for _ in range(self._SWEEPS):
             for index, (total, row) in enumerate(zip(self._sums, self._products, strict=True)):
                 if row[index] > least:
                     error = total - sum(map(float.__mul__, row, costs))
                     costs[index] = max(0.0, costs[index] + error / row[index])
-        self.per_token, self.fixed, self.per_row = costs
+        return costs[0], costs[1], costs[2]
 
 
 class ChunkSizer:
@@ -70,8 +75,11 @@ class ChunkSizer:
 
     def most_beside_streams(self, num_decoding: int) -> int:
         """Return the most tokens of prompts in a step with `num_decoding` decoding rows."""
-        per_token, alone = self.times.per_token, self.times.fixed + self.times.per_row * num_decoding
-        if self._is_unlimited or per_token == 0.0:
+        if self._is_unlimited:
+            return self._budget
+        per_token, fixed, per_row = self.times.fit()
+        alone = fixed + per_row * num_decoding
+        if per_token == 0.0:
             return self._budget
         target = self.SLOWDOWN * alone if self._target_seconds is None else self._target_seconds
         if alone == 0.0 or self.times.num_steps % self.PROBE_INTERVAL == 0:
