@@ -12,7 +12,7 @@ from server_process import TINY_LLAMA, ServerProcess, serve
 
 MAX_GROWTH_BYTES = 64 << 20
 _CANARY = {"prompt": "The canary sings", "max_tokens": 24, "temperature": 0, "logprobs": 3}
-_LEAK = re.compile(r"Traceback|/work/|/usr/|/home/|site-packages|0x[0-9a-f]{6,}")
+_LEAK = re.compile(r"Traceback|\w\.py\b|/usr/|/home/|site-packages|0x[0-9a-f]{6,}")
 
 
 def canary(server: ServerProcess) -> str:
