@@ -68,6 +68,10 @@ void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens)
   check_all("a logit row", rows, num_rows, 0, num_tokens - 1);
 }
 
+void check_targets(const int32_t* targets, int64_t num_rows, int64_t num_sums) {
+  check_all("the sum of a row", targets, num_rows, 0, num_sums - 1);
+}
+
 void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits) {
   for (int64_t n = 0; n < num_rows; n++) {
     const SampleChoice& choice = samples.choices[n];
@@ -76,9 +80,12 @@ void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLi
     check_range("an allowed row", choice.allowed_row, -1, limits.num_masks - 1);
     check_range("a first edit", choice.first_edit, 0, limits.num_edits);
     check_range("a number of edits", choice.num_edits, 0, limits.num_edits - choice.first_edit);
+    check_range("a first score", choice.first_score, 0, limits.num_scores);
+    check_range("a number of scores", choice.num_scores, 0, limits.num_scores - choice.first_score);
   }
   for (int64_t e = 0; e < limits.num_edits; e++)
     check_range("an edit's token id", samples.edits[e].token_id, 0, limits.vocab_size - 1);
+  check_all("a token id to score", samples.score_ids, limits.num_scores, -1, limits.vocab_size - 1);
 }
 
 }  // namespace OCTAVO_NS

@@ -24,9 +24,10 @@ struct BatchLimits {
 
 void check_batch(const Batch& batch, const BatchLimits& limits);
 void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens);
+void check_targets(const int32_t* targets, int64_t num_rows, int64_t num_sums);
 
 struct SampleLimits {
-  int64_t vocab_size, num_edits, num_masks;
+  int64_t vocab_size, num_edits, num_masks, num_scores;
 };
 void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits);
 

@@ -16,6 +16,7 @@
 #include "cpu/quantize_weights.h"
 #include "cpu/simd.h"
 #include "packed_matrix.h"
+#include "packing.h"
 
 namespace nb = nanobind;
 
@@ -71,10 +72,15 @@ WeightFormat checked_format(const char* name, int number) {
   return (WeightFormat)number;
 }
 
+int checked_threads(int num_threads) {
+  check_range("num_threads", num_threads, 1, kMaxPackingThreads);
+  return num_threads;
+}
+
 void check_matrix(int64_t N, int64_t K, int num_threads) {
   check_range("N", N, 1, kMaxSide);
   check_range("K", K, 1, kMaxSide);
-  check_range("num_threads", num_threads, 1, kMaxPackingThreads);
+  checked_threads(num_threads);
 }
 
 std::unique_ptr<OwnedMatrix> pack(int format_number, const std::vector<Bytes>& sources, int64_t N, int64_t K,
@@ -87,6 +93,42 @@ std::unique_ptr<OwnedMatrix> pack(int format_number, const std::vector<Bytes>& s
   matrix->pack(rows, num_threads);
   return matrix;
 }
+
+// A Packing, and what it must not outlive.
+class HeldPacking {
+ public:
+  explicit HeldPacking(int num_threads) : packing_(checked_threads(num_threads)) {}
+
+  nb::object pack(int format_number, const std::vector<Bytes>& sources, int64_t N, int64_t K, const std::optional<Ids>& row_order) {
+    const WeightFormat format = checked_format("format", format_number);
+    check_matrix(N, K, 1);
+    FileRows rows = file_rows(format, sources, N, K, row_order);
+    auto owned = std::make_unique<OwnedMatrix>(format, N, K);
+    OwnedMatrix& matrix = *owned;
+    nb::object result = nb::cast(std::move(owned));
+    matrices_.push_back(result);
+    sources_.insert(sources_.end(), sources.begin(), sources.end());
+    packing_.add(matrix, std::move(rows));
+    return result;
+  }
+
+  void wait() {
+    while (help())
+      if (PyErr_CheckSignals()) throw nb::python_error();
+    matrices_.clear();
+    sources_.clear();
+  }
+
+ private:
+  bool help() {
+    nb::gil_scoped_release release;
+    return packing_.help();
+  }
+
+  std::vector<nb::object> matrices_;
+  std::vector<Bytes> sources_;
+  Packing packing_;  // last: ends first
+};
 
 std::unique_ptr<OwnedMatrix> quantize_matrix(int format_number, int source_number, const std::vector<Bytes>& sources, int64_t N,
                                              int64_t K, const std::optional<Ids>& row_order, int num_threads) {
@@ -196,6 +238,11 @@ void bind_gemm(nb::module_& m) {
       .def_static("restore", &restore, nb::arg("format"), nb::arg("data"), nb::arg("N"), nb::arg("K"), nb::arg("num_threads") = 1,
                   "The matrix that had this data, in a build with the same PACKING_VERSION.")
       .def("dequantize_rows", &dequantize_rows, nb::arg("ids"), "Rows of the matrix as float32 [len(ids), K].");
+  nb::class_<HeldPacking>(m, "Packing", "Packs matrices on threads of its own, num_threads with the one that waits.")
+      .def(nb::init<int>(), nb::arg("num_threads"))
+      .def("pack", &HeldPacking::pack, nb::arg("format"), nb::arg("sources"), nb::arg("N"), nb::arg("K"),
+           nb::arg("row_order") = nb::none(), "As PackedMatrix.pack, but at once: what the matrix holds is there after wait().")
+      .def("wait", &HeldPacking::wait, "Help until all is packed.");
   m.def("quantize_rows", &quantize, nb::arg("x"), "Blocks [rows, ceil(K / 32), 64] of bytes for gemm_int8.");
   m.def("gemm_int8", &product_int8, nb::arg("w"), nb::arg("x"), nb::arg("y"), nb::arg("bias") = nb::none(),
         nb::arg("add") = false, nb::arg("panel_begin") = 0, nb::arg("panel_end") = -1,

@@ -45,10 +45,10 @@ std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const
   return program.run(batch, check_signals);
 }
 
-// As Python's SampleBatch; the last three arrays are written.
+// As Python's SampleBatch; the last four arrays are written.
 std::optional<double> sample(NativeProgram& program, nb::handle choices, nb::handle edits, const Array<const uint32_t, 2>& allowed,
-                             nb::handle results, const Array<int32_t, 2>& top_ids, const Array<float, 2>& top_logprobs,
-                             const char* mode, bool check_signals) {
+                             const Int32s& score_ids, nb::handle results, const Array<int32_t, 2>& top_ids,
+                             const Array<float, 2>& top_logprobs, const Array<float, 1>& scores, const char* mode, bool check_signals) {
   const Records<const SampleChoice> rows("choices", choices);
   const Records<const LogitEdit> changes("edits", edits);
   const Records<SampleResult> out("results", results);
@@ -58,9 +58,10 @@ std::optional<double> sample(NativeProgram& program, nb::handle choices, nb::han
   check_equal("the rows of top_ids", (int64_t)top_ids.shape(0), N);
   check_equal("the rows of top_logprobs", (int64_t)top_logprobs.shape(0), N);
   check_equal("the columns of top_logprobs", (int64_t)top_logprobs.shape(1), k);
-  const SampleArrays arrays = {rows.data(), changes.data(), allowed.data(), (int64_t)allowed.shape(1), logprobs_mode(mode),
-                               out.data(), top_ids.data(), top_logprobs.data(), k};
-  return program.sample(arrays, N, {program.vocab_size(), changes.size(), (int64_t)allowed.shape(0)}, check_signals);
+  const int64_t S = (int64_t)score_ids.shape(0);
+  const SampleArrays arrays = {rows.data(), changes.data(), score_ids.data(), allowed.data(), (int64_t)allowed.shape(1), logprobs_mode(mode),
+                               out.data(), top_ids.data(), top_logprobs.data(), k, data_of_length("scores", scores, S)};
+  return program.sample(arrays, N, {program.vocab_size(), changes.size(), (int64_t)allowed.shape(0), S}, check_signals);
 }
 
 // Counts in stages that depend on each other: chunk c of stage s adds 1 to its cell if the stage before left s in all cells.
@@ -126,6 +127,7 @@ void bind_load(nb::class_<NativeProgram>& c) {
            "num_value_heads"_a, "key_dim"_a, "value_dim"_a, "conv_width"_a, "conv_channels"_a, "keeps_border"_a)
       .def("start_rows", &NativeProgram::start_rows)
       .def("start_head", &NativeProgram::start_head)
+      .def("start_pool", &NativeProgram::start_pool)
       .def("embedding", &NativeProgram::embedding, "table"_a, "scale"_a, "y"_a)
       .def("rms_norm", &NativeProgram::rms_norm, "x"_a, "weight"_a.noconvert(), "heads"_a, "eps"_a, "y"_a.none(), "act"_a.none())
       .def("gated_mul", &NativeProgram::gated_mul, "x"_a, "gate"_a, "width"_a, "y"_a.none(), "act"_a.none())
@@ -146,7 +148,7 @@ void bind_load(nb::class_<NativeProgram>& c) {
       .def("causal_conv", &NativeProgram::causal_conv, "x"_a, "weight"_a.noconvert(), "group"_a, "layer"_a, "y"_a)
       .def("gated_delta", &NativeProgram::gated_delta, "qkv"_a, "b"_a, "a"_a, "decay"_a.noconvert(), "dt_bias"_a.noconvert(),
            "tiled_heads"_a, "group"_a, "layer"_a, "out"_a)
-      .def("finish", &NativeProgram::finish, "logits"_a, "vocab_size"_a);
+      .def("finish", &NativeProgram::finish, "logits"_a, "vocab_size"_a, "pooled"_a = nb::none(), "hidden_size"_a = 0);
 }
 
 }  // namespace
@@ -166,9 +168,11 @@ void bind_program(nanobind::module_& m) {
   bind_load_moe(c);
   c.def("run", &run, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "query_start_loc"_a.noconvert(), "seq_lens"_a.noconvert(),
         "block_tables"_a, "slot_mapping"_a, "state_saves"_a.noconvert(), "check_signals"_a)
-      .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "results"_a, "top_ids"_a.noconvert(),
-           "top_logprobs"_a.noconvert(), "mode"_a, "check_signals"_a)
+      .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "score_ids"_a.noconvert(), "results"_a,
+           "top_ids"_a.noconvert(), "top_logprobs"_a.noconvert(), "scores"_a.noconvert(), "mode"_a, "check_signals"_a)
       .def("logits", &NativeProgram::logits, "rows"_a.noconvert(), "out"_a.noconvert(), "check_signals"_a)
+      .def("pool", &NativeProgram::pool, "rows"_a.noconvert(), "targets"_a.noconvert(), "sums"_a.noconvert(), "check_signals"_a,
+           "Add the final hidden state of each row to its sum, in order.")
       .def("time_stages", &NativeProgram::time_stages, "on"_a)
       .def("stage_seconds", &NativeProgram::stage_seconds, "Of the last run and the last sample: stages of the body, of the head, the sampling.")
       .def("cancel", &NativeProgram::cancel)

@@ -39,7 +39,8 @@ nb::tuple sample(const Array<float, 1>& logits, const char* mode, float temperat
                  uint64_t seed, int64_t position, int64_t num_logprobs, int64_t forced_token,
                  const std::optional<Array<const int32_t, 1>>& edit_ids, const std::optional<Matrix<const float>>& edits,
                  const std::optional<Array<const uint32_t, 1>>& allowed, const std::optional<Array<int32_t, 1>>& top_ids,
-                 const std::optional<Array<float, 1>>& top_logprobs) {
+                 const std::optional<Array<float, 1>>& top_logprobs, const std::optional<Array<const int32_t, 1>>& score_ids,
+                 const std::optional<Array<float, 1>>& scores) {
   const int64_t V = (int64_t)logits.shape(0);
   check_range("vocabulary", V, 1, INT32_MAX);
   if (!(temperature >= 0.0f && std::isfinite(temperature))) fail("temperature must be finite and at least 0, got %g", (double)temperature);
@@ -57,14 +58,20 @@ nb::tuple sample(const Array<float, 1>& logits, const char* mode, float temperat
     check_length("top_ids", *top_ids, num_logprobs);
     check_length("top_logprobs", *top_logprobs, num_logprobs);
   }
+  if (score_ids.has_value() != scores.has_value()) fail("score_ids and scores must be given together");
+  if (score_ids) {
+    check_values("score_ids", *score_ids, -1, V - 1);
+    check_length("scores", *scores, (int64_t)score_ids->shape(0));
+  }
   const SampleParams params = {temperature, (int32_t)top_k, top_p, min_p, seed, position, (int32_t)num_logprobs,
                                (int32_t)forced_token, changes.data(), (int64_t)changes.size(),
-                               allowed ? allowed->data() : nullptr};
+                               allowed ? allowed->data() : nullptr, score_ids ? score_ids->data() : nullptr,
+                               score_ids ? (int64_t)score_ids->shape(0) : 0};
   std::vector<uint8_t> scratch((size_t)sampler_scratch_bytes(V) + 64, 0xff);
   uint8_t* aligned = (uint8_t*)whole_lines((int64_t)(uintptr_t)scratch.data());
   SampleResult result;
   sample_row(logits.data(), V, params, logprobs_mode(mode), aligned, &result, top_ids ? top_ids->data() : nullptr,
-             top_logprobs ? top_logprobs->data() : nullptr);
+             top_logprobs ? top_logprobs->data() : nullptr, scores ? scores->data() : nullptr);
   return nb::make_tuple(result.token_id, result.status, result.rank, result.logprob);
 }
 
@@ -82,7 +89,8 @@ void bind_sampler(nb::module_& m) {
         nb::arg("position") = 0, nb::arg("num_logprobs") = -1, nb::arg("forced_token") = -1,
         nb::arg("edit_ids").noconvert() = nb::none(), nb::arg("edits").noconvert() = nb::none(),
         nb::arg("allowed").noconvert() = nb::none(), nb::arg("top_ids").noconvert() = nb::none(),
-        nb::arg("top_logprobs").noconvert() = nb::none(),
+        nb::arg("top_logprobs").noconvert() = nb::none(), nb::arg("score_ids").noconvert() = nb::none(),
+        nb::arg("scores").noconvert() = nb::none(),
         "Sample one row, which is changed. Edits are rows of (bias, repetition, penalty). Returns (token, status, rank, logprob).");
   m.def("philox4x32", &philox, nb::arg("counter").noconvert(), nb::arg("key").noconvert(), "Ten rounds on `counter`, in place.");
   m.def("philox_uniform", &philox_uniform, nb::arg("seed"), nb::arg("position"), nb::arg("draw"), "A number in [0, 1).");

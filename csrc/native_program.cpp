@@ -153,6 +153,10 @@ const PackedMatrix& NativeProgram::keep(const nb::object& matrix) {
   return nb::cast<const OwnedMatrix&>(matrix).view();
 }
 
+std::vector<Stage>& NativeProgram::stages() {
+  return part_ == Part::kBody ? program_.body : part_ == Part::kHead ? program_.head.stages : program_.pool.stages;
+}
+
 void NativeProgram::add_row_op(RowOp op, int64_t scratch_floats) {
   check_open();
   if (stages().empty() || !std::holds_alternative<RowStage>(stages().back())) fail("row ops need start_rows first");
@@ -163,7 +167,7 @@ void NativeProgram::add_row_op(RowOp op, int64_t scratch_floats) {
 
 void NativeProgram::embedding(nb::object table, float scale, Place y) {
   const PackedMatrix& packed = keep(table);
-  if (is_head_) fail("embedding reads token ids, which the head has not");
+  if (!is_body()) fail("embedding reads token ids, which the head has not");
   add_row_op(EmbeddingOp{packed, scale, floats(y, packed.K)});
   limits_.num_token_ids = std::min(limits_.num_token_ids, packed.N);
 }
@@ -196,7 +200,7 @@ void NativeProgram::quantize(Place x, int64_t width, Place act) {
 }
 
 void NativeProgram::rope(Place x, Array<const float, 2> table, int64_t heads, int64_t head_dim, bool interleaved) {
-  if (is_head_) fail("rope reads positions, which the head has not");
+  if (!is_body()) fail("rope reads positions, which the head has not");
   check_range("heads", heads, 1, kMaxHeads);
   check_range("head_dim", head_dim, kMinHeadDim, kMaxHeadDim);
   check_range("positions of a rope table", (int64_t)table.shape(0), sizes_.max_model_len, INT32_MAX - 1);
@@ -207,7 +211,7 @@ void NativeProgram::rope(Place x, Array<const float, 2> table, int64_t heads, in
 }
 
 void NativeProgram::kv_write(Place k, Place v, int32_t group, int32_t index) {
-  if (is_head_) fail("kv_write reads slots, which the head has not");
+  if (!is_body()) fail("kv_write reads slots, which the head has not");
   const CacheLayer cache = layer(group, index);
   const int64_t width = (int64_t)cache.num_kv_heads * cache.head_dim;
   add_row_op(KvWriteOp{floats(k, width), floats(v, width), cache, group});
@@ -228,7 +232,7 @@ void NativeProgram::softcap(Place x, float cap, int64_t width, Place y) {
 void NativeProgram::copy(Place x, int64_t width, Place y) { add_row_op(CopyOp{floats(x, width), width, floats(y, width)}); }
 
 void NativeProgram::gather_rows(Place x, int64_t width, Place y) {
-  if (!is_head_) fail("gather_rows reads logit rows, which the body has not");
+  if (is_body()) fail("gather_rows reads logit rows, which the body has not");
   add_row_op(GatherRowsOp{floats(x, width, sizes_.max_num_tokens), width, floats(y, width)});
 }
 
@@ -291,7 +295,7 @@ void NativeProgram::add_input(ProductStage& stage, const PackedMatrix& weight, b
 void NativeProgram::attention(Place q, Place out, int32_t group, int32_t index, int32_t num_heads, float scale, int32_t window,
                               float softcap) {
   check_open();
-  if (is_head_) fail("attention reads block tables, which the head has not");
+  if (!is_body()) fail("attention reads block tables, which the head has not");
   const CacheLayer cache = layer(group, index);
   check_range("num_heads", num_heads, 1, kMaxHeads);
   if (num_heads % cache.num_kv_heads) fail("num_heads must be a multiple of the cache's kv heads");
@@ -305,7 +309,7 @@ void NativeProgram::attention(Place q, Place out, int32_t group, int32_t index, 
 
 void NativeProgram::causal_conv(Place x, Vector weight, int32_t group, int32_t index, Place y) {
   check_open();
-  if (is_head_) fail("causal_conv reads state slots, which the head has not");
+  if (!is_body()) fail("causal_conv reads state slots, which the head has not");
   const StateLayer layer = state_layer(group, index);
   const float* taps = keep(weight, (int64_t)layer.conv_width * layer.conv_channels);
   stages().emplace_back(CausalConvStage{floats(x, layer.conv_channels), taps, layer, group, floats(y, layer.conv_channels)});
@@ -314,20 +318,24 @@ void NativeProgram::causal_conv(Place x, Vector weight, int32_t group, int32_t i
 void NativeProgram::gated_delta(Place qkv, Place b, Place a, Vector decay, Vector dt_bias, bool tiled_heads, int32_t group,
                                 int32_t index, Place out) {
   check_open();
-  if (is_head_) fail("gated_delta reads state slots, which the head has not");
+  if (!is_body()) fail("gated_delta reads state slots, which the head has not");
   const StateLayer layer = state_layer(group, index);
   const int64_t heads = layer.num_value_heads;
   stages().emplace_back(GatedDeltaStage{floats(qkv, layer.conv_channels), floats(b, heads), floats(a, heads), keep(decay, heads),
                                         keep(dt_bias, heads), tiled_heads, layer, group, floats(out, heads * layer.value_dim)});
 }
 
-void NativeProgram::finish(Place logits, int64_t vocab_size) {
+void NativeProgram::finish(Place logits, int64_t vocab_size, std::optional<Place> pooled, int64_t hidden_size) {
   check_open();
-  program_.logits = floats(logits, vocab_size, kHeadSlice);
-  program_.vocab_size = vocab_size;
+  program_.head.result = floats(logits, vocab_size, kHeadSlice);
+  program_.head.width = vocab_size;
+  if (pooled) {
+    program_.pool.result = floats(*pooled, hidden_size, kHeadSlice);
+    program_.pool.width = hidden_size;
+  }
   for (size_t g = 0; g < groups_.size(); g++) limits_.groups[g].window = groups_[g].is_seen_whole ? 0 : groups_[g].longest_window;
   scratch_.per_thread = sampler_scratch_bytes(vocab_size);
-  for (const auto* list : {&program_.body, &program_.head}) {
+  for (const auto* list : {&program_.body, &program_.head.stages, &program_.pool.stages}) {
     for (const Stage& stage : *list) {
       scratch_.per_thread = std::max(scratch_.per_thread, std::visit([](const auto& s) { return thread_scratch_bytes(s); }, stage));
       scratch_.shared = std::max(scratch_.shared, std::visit([&](const auto& s) { return shared_scratch_bytes(s, sizes_); }, stage));
@@ -374,13 +382,22 @@ std::optional<double> NativeProgram::sample(const SampleArrays& samples, int64_t
   check_samples(samples, num_rows, limits);
   std::vector<int32_t> rows((size_t)num_rows);
   for (int64_t n = 0; n < num_rows; n++) rows[(size_t)n] = samples.choices[n].row;
-  return run_head({rows.data(), num_rows, &samples, nullptr}, check_signals);
+  return run_head({&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {
   check_equal("the rows of the logits array", (int64_t)out.shape(0), (int64_t)rows.size());
-  check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.vocab_size);
-  return run_head({rows.data(), (int64_t)rows.size(), nullptr, out.data()}, check_signals);
+  check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.head.width);
+  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data()}, check_signals);
+}
+
+std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals) {
+  if (program_.pool.stages.empty()) fail("the program has no pool");
+  check_equal("the number of targets", (int64_t)targets.size(), (int64_t)rows.size());
+  check_equal("the columns of the sums", (int64_t)sums.shape(1), program_.pool.width);
+  check_targets(targets.data(), (int64_t)rows.size(), (int64_t)sums.shape(0));
+  const SumArrays arrays = {targets.data(), sums.data()};
+  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_signals) {

@@ -37,13 +37,14 @@ class NativeProgram {
  public:
   explicit NativeProgram(const ProgramSizes& sizes);
 
-  // Load: groups first, then the ops of the body, start_head, the ops of the head, finish.
+  // Load: groups first, then the ops of the body, start_head, the ops of the head, perhaps start_pool and its ops, finish.
   void add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim, int32_t block_size,
                  const char* dtype);
   void add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_key_heads, int32_t num_value_heads, int32_t key_dim,
                        int32_t value_dim, int32_t conv_width, int32_t conv_channels, bool keeps_border);
   void start_rows() { stages().emplace_back(RowStage{}); }
-  void start_head() { is_head_ = true; }
+  void start_head() { part_ = Part::kHead; }
+  void start_pool() { part_ = Part::kPool; }
   void embedding(nb::object table, float scale, Place y);
   void rms_norm(Place x, Vector weight, int64_t heads, float eps, std::optional<Place> y, std::optional<Place> act);
   void gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act);
@@ -69,12 +70,13 @@ class NativeProgram {
   void attention(Place q, Place out, int32_t group, int32_t layer, int32_t num_heads, float scale, int32_t window, float softcap);
   void causal_conv(Place x, Vector weight, int32_t group, int32_t layer, Place y);
   void gated_delta(Place qkv, Place b, Place a, Vector decay, Vector dt_bias, bool tiled_heads, int32_t group, int32_t layer, Place out);
-  void finish(Place logits, int64_t vocab_size);
+  void finish(Place logits, int64_t vocab_size, std::optional<Place> pooled, int64_t hidden_size);
 
   // Run: seconds inside native code, or nothing if the call was cancelled.
   std::optional<double> run(const Batch& batch, bool check_signals);
   std::optional<double> sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits, bool check_signals);
   std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
+  std::optional<double> pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals);
 
   void time_stages(bool on);
   std::vector<double> stage_seconds();
@@ -83,7 +85,7 @@ class NativeProgram {
   uint64_t progress() const { return executor_ ? executor_->progress() : 0; }
   int64_t num_saturated() const { return executor_ ? executor_->num_saturated() : 0; }
   int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread; }
-  int64_t vocab_size() const { return program_.vocab_size; }
+  int64_t vocab_size() const { return program_.head.width; }
   int64_t num_groups() const { return (int64_t)groups_.size(); }
   bool is_state_group(size_t group) const { return std::holds_alternative<StateLayer>(groups_[group].first_layer); }
   void close();
@@ -97,8 +99,11 @@ class NativeProgram {
     int32_t longest_window = 0;
   };
 
-  std::vector<Stage>& stages() { return is_head_ ? program_.head : program_.body; }
-  int64_t max_rows() const { return is_head_ ? kHeadSlice : sizes_.max_num_tokens; }
+  enum class Part { kBody, kHead, kPool };
+
+  std::vector<Stage>& stages();
+  bool is_body() const { return part_ == Part::kBody; }
+  int64_t max_rows() const { return is_body() ? sizes_.max_num_tokens : kHeadSlice; }
   void add_row_op(RowOp op, int64_t scratch_floats = 0);
   template <class ProductStage>
   void add_input(ProductStage& stage, const PackedMatrix& weight, bool int8, const std::optional<Place>& x,
@@ -131,7 +136,8 @@ class NativeProgram {
   std::unique_ptr<MoePlan> moe_plan_ = std::make_unique<MoePlan>();  // of the mixture that runs: one at a time
   int64_t sorted_experts_ = 0, sorted_per_row_ = 0;  // of the last moe_sort
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
-  bool is_head_ = false, is_finished_ = false;
+  Part part_ = Part::kBody;  // that is being written
+  bool is_finished_ = false;
   int64_t num_hidden_rows_ = 0;  // of the last run
   std::mutex running_;
 };

@@ -46,9 +46,12 @@ OwnedMatrix::OwnedMatrix(WeightFormat format, int64_t N, int64_t K)
       view_{memory_.data(), N, K, panel_bytes(format, K), packed_as(format)} {}
 
 void OwnedMatrix::pack(const FileRows& rows, int num_threads) {
-  for_each_share(num_panels(), num_shares(num_panels(), num_threads), [&](int64_t, int64_t begin, int64_t end) {
-    pack_panels(format_, rows.data(), view_.N, view_.K, memory_.data(), begin, end);
-  });
+  for_each_share(num_panels(), num_shares(num_panels(), num_threads),
+                 [&](int64_t, int64_t begin, int64_t end) { pack(rows, begin, end); });
+}
+
+void OwnedMatrix::pack(const FileRows& rows, int64_t panel_begin, int64_t panel_end) {
+  pack_panels(format_, rows.data(), view_.N, view_.K, memory_.data(), panel_begin, panel_end);
 }
 
 int64_t OwnedMatrix::quantize(WeightFormat source, const FileRows& rows, int num_threads) {

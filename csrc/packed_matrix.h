@@ -19,6 +19,8 @@ class OwnedMatrix {
 
   // N rows of the format; K fits it.
   void pack(const FileRows& rows, int num_threads);
+  // The same for some of the panels, on this thread.
+  void pack(const FileRows& rows, int64_t panel_begin, int64_t panel_end);
   // N rows of floats, rounded to the matrix's format. Return -1, or a row that cannot be: see quantize_panels.
   int64_t quantize(WeightFormat source, const FileRows& rows, int num_threads);
   // nbytes() bytes that were the data() of an equal matrix.

@@ -14,7 +14,8 @@ constexpr double kSerialNs = 3000;
 constexpr double kShortChunkNs = 8000, kLongChunkNs = 20e6;
 constexpr int64_t kChunksPerThread = 4;
 constexpr int64_t kMinBandRows = 64;  // of a product that is cut by rows too
-constexpr double kSampleNsPerLogit = 0.5, kFoldNs = 2000, kCopyNsPerByte = 0.1;
+constexpr double kSampleNsPerLogit = 0.5, kFoldNs = 2000, kCopyNsPerByte = 0.1, kSumNs = 0.5;
+constexpr int64_t kSumColumns = 64;  // whole cache lines of the sums
 
 int64_t choose_chunks(double total_ns, int64_t max_chunks, int32_t num_threads) {
   if (total_ns < kSerialNs) return 1;
@@ -32,18 +33,28 @@ void sample(const SampleArrays& a, int64_t row, float* logits, int64_t vocab_siz
   const SampleChoice& c = a.choices[row];
   const uint32_t* allowed = c.allowed_row < 0 ? nullptr : a.allowed + c.allowed_row * a.allowed_stride;
   const SampleParams params = {c.temperature, c.top_k, c.top_p, c.min_p, c.seed, c.position, c.num_logprobs, c.forced_token,
-                               a.edits + c.first_edit, c.num_edits, allowed};
+                               a.edits + c.first_edit, c.num_edits, allowed, a.score_ids + c.first_score, c.num_scores};
   sample_row(logits, vocab_size, params, a.mode, scratch, a.results + row, a.top_ids + row * a.top_stride,
-             a.top_logprobs + row * a.top_stride);
+             a.top_logprobs + row * a.top_stride, a.scores + c.first_score);
+}
+
+// Add columns [begin, end) of rows to their sums, one row after the other: a column's sum is the same whoever makes it.
+void add_up(const Floats& rows, int64_t num_rows, const int32_t* targets, double* sums, int64_t width, int64_t begin, int64_t end) {
+  for (int64_t row = 0; row < num_rows; row++) {
+    const float* x = rows.data + row * rows.stride;
+    double* sum = sums + targets[row] * width;
+    for (int64_t column = begin; column < end; column++) sum[column] += (double)x[column];
+  }
 }
 
 }  // namespace
 
-// One call's way through the stages; the head's stages are walked once per slice, each time followed by the use of its logits.
+// One call's way through the stages; those of the head or the pool are walked once per slice, each time followed by the use of its result.
 class StepWalk final : public StageWalk {
  public:
-  StepWalk(Executor& executor, const std::vector<Stage>& stages, const Batch& batch, const HeadJob* head, const StopCheck& stop)
-      : executor_(executor), stages_(stages), batch_(batch), head_(head), stop_(stop), stage_ns_(head ? executor.head_ns_ : executor.body_ns_),
+  StepWalk(Executor& executor, const Batch& batch, const HeadJob* head, const StopCheck& stop)
+      : executor_(executor), stages_(head ? head->entry->stages : executor.program_->body), batch_(batch), head_(head), stop_(stop),
+        stage_ns_(!head ? executor.body_ns_ : head->sum ? executor.pool_ns_ : executor.head_ns_),
         num_rows_(head ? 0 : batch.num_tokens) {
     std::fill(stage_ns_.begin(), stage_ns_.end(), 0);
     if (head) next_slice();
@@ -106,6 +117,12 @@ class StepWalk final : public StageWalk {
       case Task::kLogits:
         for (int64_t row = units.begin; row < units.end; row++) use_logits(row, scratch);
         break;
+      case Task::kSum: {
+        const int64_t width = head_->entry->width, end = std::min(units.end * kSumColumns, width);
+        const int32_t* targets = head_->sum->targets + slice_begin_;
+        add_up(head_->entry->result, num_rows_, targets, head_->sum->sums, width, units.begin * kSumColumns, end);
+        break;
+      }
     }
   }
 
@@ -118,7 +135,7 @@ class StepWalk final : public StageWalk {
   }
 
  private:
-  enum class Task { kRows, kGemm, kGatedGemm, kMoeSort, kMoeGemm, kAttention, kFold, kCausalConv, kGatedDelta, kLogits };
+  enum class Task { kRows, kGemm, kGatedGemm, kMoeSort, kMoeGemm, kAttention, kFold, kCausalConv, kGatedDelta, kLogits, kSum };
   static constexpr std::chrono::milliseconds kCheckInterval{50};
 
   // Chunks in the order in which they are claimed, so that threads that take turns each walk through neighbours: one stream of weights.
@@ -148,7 +165,7 @@ class StepWalk final : public StageWalk {
       std::visit([this](const auto& stage) { begin(stage); }, *stage_);
     } else if (head_ && num_rows_ > 0 && next_ == stages_.size()) {
       next_++;
-      set_task(Task::kLogits, num_rows_, (double)num_rows_ * (double)executor_.program_->vocab_size * kSampleNsPerLogit);
+      begin_use();
     } else if (head_ && slice_begin_ + num_rows_ < head_->num_rows) {
       slice_begin_ += num_rows_;
       next_slice();
@@ -157,6 +174,15 @@ class StepWalk final : public StageWalk {
       return false;
     }
     return true;
+  }
+
+  void begin_use() {
+    const int64_t width = head_->entry->width;
+    const double values = (double)(num_rows_ * width);
+    if (head_->sum)
+      set_task(Task::kSum, (width + kSumColumns - 1) / kSumColumns, values * kSumNs);
+    else
+      set_task(Task::kLogits, num_rows_, values * kSampleNsPerLogit);
   }
 
   void next_slice() {
@@ -210,13 +236,13 @@ class StepWalk final : public StageWalk {
   }
 
   void use_logits(int64_t row, uint8_t* scratch) {
-    const Program& program = *executor_.program_;
-    float* logits = program.logits.data + row * program.logits.stride;
+    const EntryPoint& entry = *head_->entry;
+    float* logits = entry.result.data + row * entry.result.stride;
     const int64_t out_row = slice_begin_ + row;
     if (head_->sample) {
-      sample(*head_->sample, out_row, logits, program.vocab_size, scratch);
+      sample(*head_->sample, out_row, logits, entry.width, scratch);
     } else {
-      memcpy(head_->logits + out_row * program.vocab_size, logits, (size_t)program.vocab_size * sizeof(float));
+      memcpy(head_->logits + out_row * entry.width, logits, (size_t)entry.width * sizeof(float));
     }
   }
 
@@ -249,17 +275,17 @@ void Executor::set_program(const Program& program, const ScratchBytes& scratch) 
 
 void Executor::time_stages(bool on) {
   body_ns_.assign(on ? program_->body.size() : 0, 0);
-  head_ns_.assign(on ? program_->head.size() + 1 : 0, 0);
+  head_ns_.assign(on ? program_->head.stages.size() + 1 : 0, 0);
 }
 
 bool Executor::run_body(const Batch& batch, const StopCheck& stop) {
-  StepWalk walk(*this, program_->body, batch, nullptr, stop);
+  StepWalk walk(*this, batch, nullptr, stop);
   return run(walk);
 }
 
 bool Executor::run_head(const HeadJob& job, const StopCheck& stop) {
   const Batch no_batch;
-  StepWalk walk(*this, program_->head, no_batch, &job, stop);
+  StepWalk walk(*this, no_batch, &job, stop);
   return run(walk);
 }
 

@@ -1,4 +1,4 @@
-// Runs a program's body and head on the thread pool. One call at a time; `cancel` from any thread.
+// Runs a program's body, and then its head or pool, on the thread pool. One call at a time; `cancel` from any thread.
 #pragma once
 
 #include <atomic>
@@ -25,25 +25,36 @@ struct SampleChoice {
   int32_t forced_token;
   int32_t allowed_row;  // of `allowed`; -1: all tokens are allowed
   int32_t first_edit, num_edits;
+  int32_t first_score, num_scores;
 };
 
 struct SampleArrays {
   const SampleChoice* choices;  // [N]
   const LogitEdit* edits;
-  const uint32_t* allowed;  // [A, allowed_stride]
+  const int32_t* score_ids;  // [S]
+  const uint32_t* allowed;   // [A, allowed_stride]
   int64_t allowed_stride;
   LogprobsMode mode;
   SampleResult* results;  // [N], also the records of Python's RESULT_DTYPE
   int32_t* top_ids;       // [N, top_stride]
   float* top_logprobs;
   int64_t top_stride;
+  float* scores;  // [S]
 };
 
-// The head's work: logits of rows of the body's last result, which are sampled, or copied out.
+// Where rows of the pool are added up, in the order in which they are given.
+struct SumArrays {
+  const int32_t* targets;  // [N] which sum each row belongs to
+  double* sums;            // [any, E]
+};
+
+// The work of an entry point on rows of the body's last result: logits are sampled, or copied out; hidden states are added up.
 struct HeadJob {
+  const EntryPoint* entry;
   const int32_t* rows;  // [N]
   int64_t num_rows;
   const SampleArrays* sample;  // or null:
+  const SumArrays* sum;        // or null:
   float* logits;               // [N, V]
 };
 
@@ -99,6 +110,7 @@ class Executor {
   ScratchBytes scratch_bytes_ = {0, 0};
   std::unique_ptr<Arena> scratch_;
   std::vector<int64_t> body_ns_, head_ns_;
+  std::vector<int64_t> pool_ns_;  // empty: it is not timed
   std::atomic<bool> is_cancelled_{false};
   std::atomic<uint64_t> progress_{0};
   std::atomic<int64_t> num_saturated_{0};

@@ -131,11 +131,17 @@ struct MoeGemmStage {
 using Stage =
     std::variant<RowStage, GemmStage, GatedGemmStage, AttentionStage, CausalConvStage, GatedDeltaStage, MoeSortStage, MoeGemmStage>;
 
+// What is made of chosen rows of the body's result, at most kHeadSlice at a time.
+struct EntryPoint {
+  std::vector<Stage> stages;  // the last writes `result`
+  Floats result;
+  int64_t width = 0;  // of a row of it
+};
+
 struct Program {
   std::vector<Stage> body;  // rows are tokens
-  std::vector<Stage> head;  // rows are logit rows, at most kHeadSlice at a time; the last stage writes `logits`
-  Floats logits;
-  int64_t vocab_size = 0;
+  EntryPoint head;          // logits
+  EntryPoint pool;          // final hidden states; a program may have none
 };
 
 constexpr int32_t kHeadSlice = 64;
@@ -166,7 +172,7 @@ double row_ns(const GatedGemmStage& stage);
 double fixed_ns(const GemmStage& stage);  // reading the weights
 double fixed_ns(const GatedGemmStage& stage);
 
-// Run the ops of a row stage for rows [begin, end). `logit_rows` are those of the head's slice. Returns how many values saturated in
+// Run the ops of a row stage for rows [begin, end). `logit_rows` are those of the slice of an entry point. Returns how many values saturated in
 // the cache's dtype.
 int64_t run_rows(const RowStage& stage, const Batch& batch, const int32_t* logit_rows, int64_t begin, int64_t end, float* scratch);
 

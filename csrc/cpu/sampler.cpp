@@ -18,7 +18,7 @@ struct Report {
 };
 
 void report(const Report& row, const SampleParams& params, const RowScratch& scratch, SampleResult* result, int32_t* top_ids,
-            float* top_logprobs) {
+            float* top_logprobs, float* scores) {
   double base = 0.0;
   if (row.as_logprobs) {
     const RowMax max = row_max(row.x, row.V, scratch);
@@ -27,6 +27,10 @@ void report(const Report& row, const SampleParams& params, const RowScratch& scr
   const auto value = [&](float logit) { return (float)((double)logit / (double)row.temperature - base); };
   result->logprob = value(row.x[result->token_id]);
   result->rank = (int32_t)(1 + count_greater(row.x, row.V, row.x[result->token_id]));
+  for (int64_t i = 0; i < params.num_scores; i++) {
+    const int32_t id = params.score_ids[i];
+    scores[i] = id < 0 ? -__builtin_inff() : value(row.x[id]);
+  }
   if (params.num_logprobs <= 0) return;
   select_top(row.x, row.V, params.num_logprobs, scratch);
   for (int32_t i = 0; i < params.num_logprobs; i++) {
@@ -83,7 +87,7 @@ int64_t sampler_scratch_bytes(int64_t V) {
 }
 
 void sample_row(float* logits, int64_t V, const SampleParams& params, LogprobsMode mode, uint8_t* scratch_bytes, SampleResult* result,
-                int32_t* top_ids, float* top_logprobs) {
+                int32_t* top_ids, float* top_logprobs, float* scores) {
   RowScratch scratch;
   lay_out_row_scratch(&scratch, V, scratch_bytes);
   *result = {-1, 1, 0, 0.0f};
@@ -116,7 +120,7 @@ void sample_row(float* logits, int64_t V, const SampleParams& params, LogprobsMo
   result->status = 0;
   if (!wanted) return;
   const float temperature = raw || params.temperature == 0.0f ? 1.0f : params.temperature;
-  report({raw ? logits : x, V, temperature, as_logprobs}, params, scratch, result, top_ids, top_logprobs);
+  report({raw ? logits : x, V, temperature, as_logprobs}, params, scratch, result, top_ids, top_logprobs, scores);
 }
 
 }  // namespace OCTAVO_NS

@@ -30,6 +30,8 @@ struct SampleParams {
   const LogitEdit* edits;
   int64_t num_edits;
   const uint32_t* allowed;  // [ceil(V / 32)] bit per token, or null: all allowed
+  const int32_t* score_ids;  // tokens to score beside these; -1 is none, and scores -inf
+  int64_t num_scores;
 };
 
 struct SampleResult {
@@ -40,9 +42,9 @@ struct SampleResult {
 };
 
 // Top k ties: logit descending, id ascending; top-p cumulates in that order; inverse CDF with one draw in id order.
-// `logits` [V] are changed in place. top_ids and top_logprobs [num_logprobs] are written if num_logprobs > 0.
+// `logits` [V] are changed in place. If num_logprobs >= 0, top_ids and top_logprobs [num_logprobs] and scores [num_scores] are written.
 void sample_row(float* logits, int64_t V, const SampleParams& params, LogprobsMode mode, uint8_t* scratch, SampleResult* result,
-                int32_t* top_ids, float* top_logprobs);
+                int32_t* top_ids, float* top_logprobs, float* scores);
 int64_t sampler_scratch_bytes(int64_t V);
 
 // Philox4x32-10, first word of counter (position, draw), key seed; to a uniform in [0, 1).

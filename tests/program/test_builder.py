@@ -175,6 +175,9 @@ MISTAKES: dict[str, Callable[[ProgramBuilder, Value], object]] = {
     "reads a value of T rows, expected N": lambda b, x: (b.gather_rows(x), b.scale(x, 2.0)),
     "the head has begun": lambda b, x: (b.gather_rows(x), b.gather_rows(x)),
     "no gather_rows": lambda b, x: b.finish(x),
+    "there is no head yet": lambda b, _: b.start_pool(),
+    "reads a value of another entry point": lambda b, x: b.add(b.gather_rows(x), b.start_pool()),
+    "a pool has a result": lambda b, x: b.finish(b.gather_rows(x), (b.start_pool(), None)[1]),
     "the logits must have N rows": lambda b, x: (b.gather_rows(x), b.finish(x)),
     "two different weights": lambda b, x: b.linear(x, make_weight("embed", E, E)),
     "two different tables": lambda b, x: [

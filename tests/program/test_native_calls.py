@@ -132,7 +132,7 @@ BAD_SAMPLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"num_edits": [0, 1]}, {}, "a number of edits must be .* got 1"),
     ({"num_edits": [0, 1]}, {"edits": EDIT}, "an edit's token id must be .* got 101"),
     ({}, {"edits": np.zeros(2, np.int64)}, "edits must be aligned records of 16 bytes, got 8"),
-    ({}, {"choices": np.zeros(2, EDIT_DTYPE)}, "choices must be aligned records of 56 bytes, got 16"),
+    ({}, {"choices": np.zeros(2, EDIT_DTYPE)}, "choices must be aligned records of 64 bytes, got 16"),
     ({}, {"allowed": np.zeros((1, 3), np.uint32)}, "the words of a mask must be 4, got 3"),
 ]
 

@@ -85,7 +85,8 @@ def make_program(shape: Shape = Shape()) -> Program:
             x = b.linear(b.swiglu(b.linear(h, gate_up)), down, add_to=x)
     h = b.rms_norm(b.gather_rows(x), make_weight("norm", s.hidden), eps=1e-5)
     logits = b.linear(h, embed)
-    return b.finish(b.softcap(logits, 5.0) if s.gemma_like else logits)
+    logits = b.softcap(logits, 5.0) if s.gemma_like else logits
+    return b.finish(logits, b.rms_norm(b.start_pool(), make_weight("norm", s.hidden), eps=1e-5))
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
+from octavo.cache_spec import CacheGroupSpec
 from octavo.program.moe_ops import Moe, Route, Routes, Routing
 from octavo.program.ops import (
     Add,
@@ -37,13 +37,18 @@ from octavo.program.ops import (
 
 
 class ProgramBuilder:
-    """Collects ops in order. Ops up to `gather_rows` form the body, that op and the rest the head."""
+    """Collects ops in order: of the body, from `gather_rows` on of the head, from `start_pool` on of the pool."""
 
     def __init__(self, cache_groups: Sequence[CacheGroupSpec], *, max_model_len: int) -> None:
         self._cache_groups = tuple(cache_groups)
         self._max_model_len = max_model_len
         self._body: list[Op] = []
         self._head: list[Op] = []
+        self._pool: list[Op] = []
+        self._ops = self._body
+        """The one of them that is being written."""
+        self._first_value = 0
+        """Of it, where it is not the body: other parts read nothing else, but the body's result."""
         self._values: list[Value] = []
         self._weights: dict[str, Weight] = {}
         self._rope_tables: dict[str, RopeTable] = {}
@@ -105,7 +110,7 @@ class ProgramBuilder:
 
     def kv_write(self, k: Value, v: Value, cache: CacheRef) -> None:
         """Store this step's keys and values."""
-        group = self._attention_group(cache)
+        group = cache.attention_group(self._cache_groups)
         width = group.num_kv_heads * group.head_dim
         _check(k.width == v.width == width, f"kv_write: k {k.width} and v {v.width} columns, the cache holds {width}")
         self._append(KvWrite((k, v), (), (), cache))
@@ -120,7 +125,7 @@ class ProgramBuilder:
         softcap: float | None = None,
     ) -> Value:
         """Attend over the cache: [T, H * D]."""
-        group = self._attention_group(cache)
+        group = cache.attention_group(self._cache_groups)
         num_heads, rest = divmod(q.width, group.head_dim)
         fits = rest == 0 and num_heads % group.num_kv_heads == 0
         _check(fits, f"paged_attention: {q.width} columns for {group.num_kv_heads} kv heads of {group.head_dim}")
@@ -131,7 +136,7 @@ class ProgramBuilder:
 
     def causal_conv1d(self, x: Value, weight: Weight, cache: CacheRef) -> Value:
         """Convolve each channel with its last inputs, then silu: [T, channels]."""
-        group = self._state_group(cache)
+        group = cache.state_group(self._cache_groups)
         size = (group.conv_width * group.conv_channels,)
         _check(x.width == group.conv_channels, f"causal_conv1d: {x.width} columns, the group has {group.conv_channels}")
         _check(weight.shape == size, f"causal_conv1d: {weight.name} is {weight.shape}, expected {size}")
@@ -143,7 +148,7 @@ class ProgramBuilder:
         self, qkv: Value, b: Value, a: Value, decay: Weight, dt_bias: Weight, cache: CacheRef, *, tiled_heads: bool
     ) -> Value:
         """Run the recurrence of every value head: [T, value heads * value dim]."""
-        group = self._state_group(cache)
+        group = cache.state_group(self._cache_groups)
         out_width = group.num_value_heads * group.value_dim
         width = 2 * group.num_key_heads * group.key_dim + out_width
         _check(qkv.width == width, f"gated_delta_rule: q, k and v have {qkv.width} columns, expected {width}")
@@ -243,15 +248,20 @@ class ProgramBuilder:
         _check(self._hidden is None, "gather_rows: the head has begun already")
         _check(x.rows == "T" and x.base is None, "gather_rows: the body's result must be a whole value of T rows")
         self._hidden = x
-        out = self._value("N", x.width)
-        self._append(GatherRows((x,), (out,), ()))
-        return out
+        return self._start(self._head, x)
 
-    def finish(self, logits: Value) -> Program:
-        """Return the program whose result is `logits`."""
+    def start_pool(self) -> Value:
+        """End the head, and begin the pool with the rows whose hidden states are wanted: [N, E]."""
+        if self._hidden is None:
+            raise ValueError("start_pool: there is no head yet")
+        return self._start(self._pool, self._hidden)
+
+    def finish(self, logits: Value, pooled: Value | None = None) -> Program:
+        """Return the program that makes `logits`, and `pooled` where it has a pool."""
         if self._hidden is None:
             raise ValueError("finish: the program has no gather_rows, so no head")
         _check(logits.rows == "N", "finish: the logits must have N rows")
+        _check((pooled is None) == (not self._pool), "finish: a pool has a result, and nothing else has")
         return Program(
             body=tuple(self._body),
             head=tuple(self._head),
@@ -264,16 +274,26 @@ class ProgramBuilder:
             vocab_size=logits.width,
             hidden_size=self._hidden.width,
             max_model_len=self._max_model_len,
+            pool=tuple(self._pool),
+            pooled=pooled,
         )
+
+    def _start(self, ops: list[Op], hidden: Value) -> Value:
+        self._ops, self._first_value = ops, len(self._values)
+        out = self._value("N", hidden.width)
+        self._append(GatherRows((hidden,), (out,), ()))
+        return out
 
     def _append(self, op: Op) -> None:
         for weight in op.weights:
             known = self._weights.setdefault(weight.name, weight)
             _check(known == weight, f"{op.kind}: two different weights are named {weight.name}")
-        expected: Rows = "T" if self._hidden is None or isinstance(op, GatherRows) else "N"
+        gathers = isinstance(op, GatherRows)
+        expected: Rows = "T" if self._hidden is None or gathers else "N"
         for x in op.inputs:
             _check(x.rows == expected, f"{op.kind}: reads a value of {x.rows} rows, expected {expected}")
-        (self._body if self._hidden is None else self._head).append(op)
+            _check(gathers or x.id >= self._first_value, f"{op.kind}: reads a value of another entry point")
+        self._ops.append(op)
 
     def _value(self, rows: Rows, width: int, *, base: int | None = None, column: int = 0) -> Value:
         value = Value(len(self._values), rows, width, base, column)
@@ -290,24 +310,6 @@ class ProgramBuilder:
         same = (a.rows, a.width) == (b.rows, b.width)
         _check(same, f"{kind}: [{a.rows}, {a.width}] and [{b.rows}, {b.width}] differ")
         return self._value(a.rows, a.width)
-
-    def _attention_group(self, cache: CacheRef) -> AttentionGroupSpec:
-        group = self._group(cache)
-        if not isinstance(group, AttentionGroupSpec):
-            raise ValueError(f"cache group {cache.group} holds recurrent states, not keys and values")
-        return group
-
-    def _state_group(self, cache: CacheRef) -> StateGroupSpec:
-        group = self._group(cache)
-        if not isinstance(group, StateGroupSpec):
-            raise ValueError(f"cache group {cache.group} holds keys and values, not recurrent states")
-        return group
-
-    def _group(self, cache: CacheRef) -> CacheGroupSpec:
-        _check(0 <= cache.group < len(self._cache_groups), f"cache group {cache.group} does not exist")
-        group = self._cache_groups[cache.group]
-        _check(0 <= cache.layer < group.num_layers, f"cache group {cache.group} has no layer {cache.layer}")
-        return group
 
     @staticmethod
     def _matrix_shape(weight: Weight) -> tuple[int, int]:

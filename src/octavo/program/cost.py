@@ -33,7 +33,7 @@ from octavo.program.ops import (
     Softcap,
 )
 
-_FLOAT_BYTES = 4
+FLOAT_BYTES = 4
 _PAIR_FLOPS = 6
 """To rotate two numbers: four products, two sums."""
 _GATE_FLOPS: Mapping[Gate, int] = {"sigmoid": 3, "silu": 4, "gelu_tanh": 8}
@@ -69,14 +69,24 @@ class OpCost:
     bytes: int
 
 
-def program_costs(program: Program, shape: StepShape, weight_bytes: Mapping[str, int]) -> list[OpCost]:
-    """Return the cost of each op, body first. `weight_bytes`: what each weight takes in memory, by name."""
-    return [_op_cost(op, program, shape, weight_bytes) for op in (*program.body, *program.head)]
+def program_costs(
+    program: Program, shape: StepShape, weight_bytes: Mapping[str, int], *, activation_bytes: int = FLOAT_BYTES
+) -> list[OpCost]:
+    """Return the cost of each op, body first.
+
+    Args:
+        weight_bytes: what each weight takes in memory, by name.
+        activation_bytes: what a number of a row takes.
+    """
+    ops = (*program.body, *program.head)
+    return [_op_cost(op, program, shape, weight_bytes, activation_bytes) for op in ops]
 
 
-def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[str, int]) -> OpCost:
+def _op_cost(
+    op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[str, int], activation_bytes: int
+) -> OpCost:
     rows = shape.rows(op)
-    moved = _FLOAT_BYTES * rows * sum(value.width for value in (*op.inputs, *op.outputs))
+    moved = activation_bytes * rows * sum(value.width for value in (*op.inputs, *op.outputs))
     match op:
         case Embedding():
             (table,) = op.weights
@@ -86,14 +96,14 @@ def _op_cost(op: Op, program: Program, shape: StepShape, weight_bytes: Mapping[s
                 moved + rows * weight_bytes[table.name] // table.shape[0],
             )
         case KvWrite():
-            group = program.attention_group(op.cache)
+            group = op.cache.attention_group(program.cache_groups)
             return OpCost(op, 0, moved + rows * 2 * group.num_kv_heads * group.vector_bytes)
         case PagedAttention():
             return _attention_cost(op, program, shape, moved)
         case CausalConv1d():
-            state = program.state_group(op.cache)
+            state = op.cache.state_group(program.cache_groups)
             flops = 2 * rows * state.conv_width * state.conv_channels
-            moved += 2 * _FLOAT_BYTES * state.conv_floats * len(shape.query_lens)
+            moved += 2 * FLOAT_BYTES * state.conv_floats * len(shape.query_lens)
         case GatedDeltaRule():
             flops, state_bytes = _delta_cost(op, program, shape)
             moved += state_bytes
@@ -129,7 +139,7 @@ def _flops_per_value(op: Op) -> int:
 
 def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, moved: int) -> OpCost:
     """Count pairs of a query and a position it sees, and the cached tokens that a request's queries see together."""
-    group = program.attention_group(op.cache)
+    group = op.cache.attention_group(program.cache_groups)
     pairs = tokens = 0
     for query_len, seq_len in zip(shape.query_lens, shape.seq_lens, strict=True):
         first = seq_len - query_len
@@ -141,7 +151,7 @@ def _attention_cost(op: PagedAttention, program: Program, shape: StepShape, move
 
 def _delta_cost(op: GatedDeltaRule, program: Program, shape: StepShape) -> tuple[int, int]:
     """Count operations, and bytes of the slots: S is read once, and written if rows are folded into it."""
-    group = program.state_group(op.cache)
+    group = op.cache.state_group(program.cache_groups)
     state = group.num_value_heads * group.key_dim * group.value_dim
     keys, values = group.num_key_heads * group.key_dim, group.num_value_heads * group.value_dim
     flops = floats = 0
@@ -152,7 +162,7 @@ def _delta_cost(op: GatedDeltaRule, program: Program, shape: StepShape) -> tuple
         flops += query_len * 4 * state + seen * 4 * (keys + values) + num_folds * 2 * OPEN_CHUNK * state
         kept = query_len if num_folds == 0 else seq_len % OPEN_CHUNK
         floats += state * (2 if num_folds else 1) + (start % OPEN_CHUNK + kept) * (keys + values)
-    return flops, _FLOAT_BYTES * floats
+    return flops, FLOAT_BYTES * floats
 
 
 def _moe_cost(op: Moe, rows: int, moved: int, weight_bytes: Mapping[str, int]) -> OpCost:

@@ -36,6 +36,8 @@ CHOICE_DTYPE = np.dtype(
         ("allowed_row", np.int32),
         ("first_edit", np.int32),
         ("num_edits", np.int32),
+        ("first_score", np.int32),
+        ("num_scores", np.int32),
     ]
 )
 """A logit row and how its token is chosen.
@@ -43,8 +45,9 @@ CHOICE_DTYPE = np.dtype(
 `row` is one of the body's last run, and may repeat. Off are: temperature 0 (greedy), top_k 0, top_p 1, min_p 0,
 num_logprobs -1 (0 is the chosen token only, k the top k too), forced_token -1 (else the token is given and only
 scored), allowed_row -1 (else the row of `SampleBatch.allowed`). `position` is that of the token to be sampled. Its
-edits are the `num_edits` from `first_edit` on."""
-_GREEDY = np.array((0, 0.0, 0, 1.0, 0.0, -1, 0, 0, -1, -1, 0, 0), CHOICE_DTYPE)
+edits are the `num_edits` from `first_edit` on; the tokens to score beside all these, if `num_logprobs` is not -1, the
+`num_scores` from `first_score` on."""
+_GREEDY = np.array((0, 0.0, 0, 1.0, 0.0, -1, 0, 0, -1, -1, 0, 0, 0, 0), CHOICE_DTYPE)
 
 RESULT_DTYPE = np.dtype([("token_id", np.int32), ("status", np.int32), ("rank", np.int32), ("logprob", np.float32)])
 """The token of a logit row. Status 0: ok; 1: the logits are not finite, or no token is allowed, and the rest means
@@ -98,7 +101,7 @@ class AllowedTokens:
 class SampleBatch:
     """Logit rows, and how the token of each is chosen.
 
-    Shapes: N logit rows, M edits, A masks.
+    Shapes: N logit rows, M edits, A masks, S tokens to score.
     """
 
     choices: npt.NDArray[np.void]
@@ -109,13 +112,15 @@ class SampleBatch:
     """[M] `EDIT_DTYPE`."""
     allowed: npt.NDArray[np.uint32]
     """[A, ceil(V / 32)] one bit per token, the lowest first."""
+    score_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """[S] tokens to score; -1 is none, and scores -inf."""
 
 
 @dataclass(slots=True)
 class SampleOutput:
     """What was chosen.
 
-    Shapes: N logit rows, k the largest `num_logprobs` of the batch.
+    Shapes: N logit rows, k the largest `num_logprobs` of the batch, S tokens to score.
     """
 
     results: npt.NDArray[np.void]
@@ -124,6 +129,8 @@ class SampleOutput:
     """[N, k] the first `num_logprobs` of a row: logprob descending, id ascending."""
     top_logprobs: Float32Array
     """[N, k]"""
+    scores: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
+    """[S]"""
     native_seconds: float = 0.0
 
 

@@ -78,11 +78,13 @@ class Instruction:
 
 @dataclass(slots=True)
 class LoweredProgram:
-    """Instructions of the body and the head in order, and the buffers they use."""
+    """Instructions of body, head and pool in order, and the buffers they use."""
 
     body: list[Instruction] = field(default_factory=list)
     head: list[Instruction] = field(default_factory=list)
+    pool: list[Instruction] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     stage_ops: list[tuple[int, ...]] = field(default_factory=list)
-    """Per stage, body first, the ops that it computes, by index over body and head; an op may have several stages."""
+    """Per stage of body and head, the ops that it computes, by index over both; an op may have several stages."""
     logits: Operand = Operand(-1)
+    pooled: Operand | None = None

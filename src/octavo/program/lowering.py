@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
@@ -22,6 +22,7 @@ from octavo.program.instructions import (
     Instruction,
     LoweredProgram,
     Operand,
+    PackedMatrix,
     ProgramWeights,
     Segment,
 )
@@ -81,12 +82,19 @@ class _Lowering:
         self._rope_tables = {table.name: build_rope_table(table) for table in program.rope_tables}
 
     def run(self) -> LoweredProgram:
-        self._lower_all(0, self._program.body)
-        self._instructions, self._is_row_stage = self._lowered.head, False
-        self._lower_all(len(self._program.body), self._program.head)
-        self._lowered.logits = self._use(self._program.logits)
-        self._use(self._program.hidden)  # until the end: the head runs slice by slice, and more than once
-        return self._lowered
+        program, lowered = self._program, self._lowered
+        self._lower_all(0, program.body)
+        self._instructions, self._is_row_stage = lowered.head, False
+        self._lower_all(len(program.body), program.head)
+        lowered.logits = self._use(program.logits)
+        if program.pooled is not None:
+            num_stages = len(lowered.stage_ops)
+            self._instructions, self._is_row_stage = lowered.pool, False
+            self._lower_all(len(program.body) + len(program.head), program.pool)
+            lowered.pooled = self._use(program.pooled)
+            del lowered.stage_ops[num_stages:]
+        self._use(program.hidden)  # until the end: head and pool run slice by slice, and more than once
+        return lowered
 
     def _lower_all(self, first: int, ops: Sequence[Op]) -> None:
         """Lower ops, numbered from `first` on; a product and the gate after it together, where they may be."""
@@ -260,7 +268,7 @@ class _Lowering:
         routing = op.routing
         self._start_stage()
         logits = self._new_rows(op.inputs[0].rows, routing.num_experts)
-        segments = self._expert_segments([op.weights[0]], int8=False)[0]
+        (segments,) = _expert_segments([self._weights.matrices[op.weights[0].name]], int8=False)
         self._emit("gemm", x=self._use(op.inputs[0]), act=None, y=logits, add=False, segments=segments)
         self._start_rows()
         self._emit(
@@ -311,17 +319,9 @@ class _Lowering:
         self._start_stage()
         y = self._new_rows(symbol, experts[0].shape[0], k)
         x, act = (None, self._touch(rows)) if int8 else (self._touch(rows), None)
-        self._emit("moe_gemm", x=x, act=act, y=y, experts=self._expert_segments(experts, int8=int8))
+        stack = (self._weights.matrices[weight.name] for weight in experts)
+        self._emit("moe_gemm", x=x, act=act, y=y, experts=_expert_segments(stack, int8=int8))
         return y
-
-    def _expert_segments(self, weights: Sequence[Weight], *, int8: bool) -> list[list[Segment]]:
-        """Return for each weight its matrices, and the column of the output where each begins."""
-        stacks: list[list[Segment]] = []
-        for weight in weights:
-            matrices = self._weights.matrices[weight.name]
-            columns = accumulate((matrix.N for matrix in matrices), initial=0)
-            stacks.append([(matrix, column, None, int8) for matrix, column in zip(matrices, columns, strict=False)])
-        return stacks
 
     def _attention(self, op: PagedAttention) -> None:
         self._start_stage()
@@ -415,3 +415,12 @@ class _Lowering:
     def _new_buffer(self, rows: Rows, stride: int, element_bytes: int, per_row: int) -> Operand:
         self._lowered.buffers.append(Buffer(rows, stride, element_bytes, self._stage, self._stage, per_row))
         return Operand(len(self._lowered.buffers) - 1)
+
+
+def _expert_segments(stack: Iterable[Sequence[PackedMatrix]], *, int8: bool) -> list[list[Segment]]:
+    """Return for each weight its matrices, and the column of the output where each begins."""
+    segments: list[list[Segment]] = []
+    for matrices in stack:
+        columns = accumulate((matrix.N for matrix in matrices), initial=0)
+        segments.append([(matrix, column, None, int8) for matrix, column in zip(matrices, columns, strict=False)])
+    return segments

@@ -1,4 +1,4 @@
-"""Runs a Program in native code: the whole body in one call, the head in slices, on a pool of threads.
+"""Runs a Program in native code: the whole body in one call, head and pool in slices, on a pool of threads.
 
 Not here: what an op computes (csrc), which instructions a program becomes (`lowering.py`), where values live
 (`planner.py`).
@@ -18,7 +18,7 @@ from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.config import LogprobsMode
 from octavo.errors import EngineDeadError, StepCancelledError
 from octavo.native import kernels
-from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
+from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, Int32Array, SampleBatch, SampleOutput
 from octavo.program.instructions import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights
 from octavo.program.lowering import lower
 from octavo.program.ops import Program
@@ -58,9 +58,10 @@ class NativeProgram:
         plan = _plan(lowered, max_num_tokens, module.HEAD_SLICE)
         self.stage_ops = lowered.stage_ops
         """Per stage, the ops that it computes, by index over body and head."""
-        self._vocab_size = program.vocab_size
+        self._vocab_size, self._hidden_size = program.vocab_size, program.hidden_size
         self._logprobs_mode = logprobs_mode
         self._process = os.getpid()
+        self._main_thread = threading.main_thread().ident
         self._native: Any = module.Program(
             num_threads=num_threads,
             arena_bytes=plan.num_bytes,
@@ -88,7 +89,7 @@ class NativeProgram:
             batch.block_tables,
             batch.slot_mapping,
             batch.state_saves,
-            _is_main_thread(),
+            self._is_main_thread(),
         )
         return _completed(seconds)
 
@@ -102,25 +103,38 @@ class NativeProgram:
             results=np.empty(num_rows, RESULT_DTYPE),
             top_ids=np.zeros((num_rows, num_top), np.int32),
             top_logprobs=np.zeros((num_rows, num_top), np.float32),
+            scores=np.zeros(len(batch.score_ids), np.float32),
         )
         seconds = self._usable().sample(
             batch.choices,
             batch.edits,
             batch.allowed,
+            batch.score_ids,
             output.results,
             output.top_ids,
             output.top_logprobs,
+            output.scores,
             self._logprobs_mode,
-            _is_main_thread(),
+            self._is_main_thread(),
         )
         output.native_seconds = _completed(seconds)
         return output
 
-    def logits(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    def logits(self, rows: Int32Array) -> npt.NDArray[np.float32]:
         """Return the logits [N, V] of rows of the last `run`, before any edit."""
         out = np.zeros((len(rows), self._vocab_size), np.float32)
-        _completed(self._usable().logits(rows, out, _is_main_thread()))
+        _completed(self._usable().logits(rows, out, self._is_main_thread()))
         return out
+
+    def pool(self, rows: Int32Array, targets: Int32Array, sums: npt.NDArray[np.float64]) -> float:
+        """Add final hidden states of rows of the last `run` to rows of `sums` [any, E], one after the other.
+
+        Args:
+            targets: the sum that each of the rows belongs to.
+
+        Returns the seconds in native code. Raises: as `run`; the sums are then undefined.
+        """
+        return _completed(self._usable().pool(rows, targets, sums, self._is_main_thread()))
 
     def time_stages(self, on: bool) -> None:
         """From the next call on, note how long each stage takes, or no more."""
@@ -155,6 +169,10 @@ class NativeProgram:
         self._is_closed = True
         if os.getpid() == self._process:
             self._native.close()
+
+    def _is_main_thread(self) -> bool:
+        """Whether Python runs signal handlers on this thread, which then must look for signals during a long call."""
+        return threading.get_ident() == self._main_thread
 
     def _usable(self) -> Any:
         if self._is_closed:
@@ -199,7 +217,10 @@ class NativeProgram:
         emit(lowered.body)
         self._native.start_head()
         emit(lowered.head)
-        self._native.finish(resolve(lowered.logits), self._vocab_size)
+        self._native.start_pool()
+        emit(lowered.pool)
+        pooled = {} if lowered.pooled is None else {"pooled": resolve(lowered.pooled), "hidden_size": self._hidden_size}
+        self._native.finish(resolve(lowered.logits), self._vocab_size, **pooled)
 
 
 def activation_bytes(
@@ -217,11 +238,6 @@ def _plan(lowered: LoweredProgram, max_num_tokens: int, head_slice: int) -> Plan
 
 def _interval(buffer: Buffer, max_rows: int) -> Interval:
     return Interval(max_rows * buffer.per_row * buffer.stride * buffer.element_bytes, buffer.first, buffer.last)
-
-
-def _is_main_thread() -> bool:
-    """Whether Python runs signal handlers on this thread, which then must look for signals during a long call."""
-    return threading.get_ident() == threading.main_thread().ident
 
 
 def _completed(seconds: float | None) -> float:

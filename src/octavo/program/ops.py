@@ -9,6 +9,7 @@ D head dim, E hidden, F ffn, V vocab.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -68,6 +69,28 @@ class CacheRef:
 
     group: int
     layer: int
+
+    def attention_group(self, groups: Sequence[CacheGroupSpec]) -> AttentionGroupSpec:
+        """Return, of all cache groups, that of the layer's keys and values. Raises: ValueError if it is none."""
+        group = self._group_of(groups)
+        if not isinstance(group, AttentionGroupSpec):
+            raise ValueError(f"cache group {self.group} holds recurrent states, not keys and values")
+        return group
+
+    def state_group(self, groups: Sequence[CacheGroupSpec]) -> StateGroupSpec:
+        """Return, of all cache groups, that of the layer's recurrent state. Raises: ValueError if it is none."""
+        group = self._group_of(groups)
+        if not isinstance(group, StateGroupSpec):
+            raise ValueError(f"cache group {self.group} holds keys and values, not recurrent states")
+        return group
+
+    def _group_of(self, groups: Sequence[CacheGroupSpec]) -> CacheGroupSpec:
+        if not 0 <= self.group < len(groups):
+            raise ValueError(f"cache group {self.group} does not exist")
+        group = groups[self.group]
+        if not 0 <= self.layer < group.num_layers:
+            raise ValueError(f"cache group {self.group} has no layer {self.layer}")
+        return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +354,7 @@ class Program:
     body: tuple[Op, ...]
     """T rows: token ids to `hidden`."""
     head: tuple[Op, ...]
-    """N rows: `hidden` to `logits`. Starts with the only `GatherRows`; may be run in slices of the N rows."""
+    """N rows: `hidden` to `logits`. Starts with its only `GatherRows`; may be run in slices of the N rows."""
     values: tuple[Value, ...]
     hidden: Value
     """[T, E], before the final norm."""
@@ -345,23 +368,7 @@ class Program:
     """Width of the logits: the weights', which may exceed the tokenizer's."""
     hidden_size: int
     max_model_len: int
-
-    def attention_group(self, cache: CacheRef) -> AttentionGroupSpec:
-        """Return the group of a layer's keys and values.
-
-        Raises: TypeError for a group of recurrent states.
-        """
-        group = self.cache_groups[cache.group]
-        if not isinstance(group, AttentionGroupSpec):
-            raise TypeError(f"cache group {cache.group} holds recurrent states, not keys and values")
-        return group
-
-    def state_group(self, cache: CacheRef) -> StateGroupSpec:
-        """Return the group of a layer's recurrent state.
-
-        Raises: TypeError for a group of keys and values.
-        """
-        group = self.cache_groups[cache.group]
-        if not isinstance(group, StateGroupSpec):
-            raise TypeError(f"cache group {cache.group} holds keys and values, not recurrent states")
-        return group
+    pool: tuple[Op, ...] = ()
+    """N rows: `hidden` to `pooled`. Like the head; empty for a program that gives no hidden states."""
+    pooled: Value | None = None
+    """[N, E], after the final norm."""

@@ -10,7 +10,7 @@ from octavo.program.ops import GatedMul, Linear, MulByGate, Op, Program, RmsNorm
 
 
 class Reads:
-    """Who reads each value, by index of op over body and head."""
+    """Who reads each value, by index of op over body, head and pool."""
 
     def __init__(self, program: Program, weights: ProgramWeights, activation_quantization: bool) -> None:
         self._activation_quantization = activation_quantization
@@ -28,7 +28,8 @@ class Reads:
         for value in program.values:
             if value.base is not None:
                 self._views.setdefault(value.base, []).append(value.id)
-        for index, op in enumerate((*program.body, *program.head)):
+        ops = (*program.body, *program.head, *program.pool)
+        for index, op in enumerate(ops):
             for position, value in enumerate(op.inputs):
                 self._readers.setdefault(value.id, []).append(index)
                 int8 = [False]
@@ -42,7 +43,9 @@ class Reads:
                     self._last[value.id] = index
             if isinstance(op, (RmsNorm, GatedMul, MulByGate)):
                 made_quantized.add(op.outputs[0].id)
-        self._last[program.logits.id] = len(program.body) + len(program.head)
+        for result in (program.logits, program.pooled):
+            if result is not None:
+                self._last[result.id] = len(ops)
 
     def are_int8(self, segment: PackedMatrix) -> bool:
         """Whether a product with this matrix reads int8 activations."""

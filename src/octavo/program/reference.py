@@ -70,7 +70,7 @@ class ReferenceCache:
 
 
 class ReferenceExecutor:
-    """A program with its weights and caches. The body of a step runs first, then the head for some of its rows."""
+    """A program with its weights and caches. The body of a step runs first, then head or pool for some of its rows."""
 
     def __init__(
         self,
@@ -102,12 +102,25 @@ class ReferenceExecutor:
 
     def run_head(self, logit_rows: npt.NDArray[np.int32]) -> Floats:
         """Return the logits [N, V] of some rows of the last body."""
-        for op in self.program.head:
+        self._run_entry(self.program.head, logit_rows)
+        return self._read(self.program.logits)
+
+    def run_pool(self, rows: npt.NDArray[np.int32]) -> Floats:
+        """Return the final hidden states [N, E] of some rows of the last body.
+
+        Raises: ValueError for a program that gives none.
+        """
+        if self.program.pooled is None:
+            raise ValueError("the program has no pool")
+        self._run_entry(self.program.pool, rows)
+        return self._read(self.program.pooled)
+
+    def _run_entry(self, ops: Sequence[Op], rows: npt.NDArray[np.int32]) -> None:
+        for op in ops:
             if isinstance(op, GatherRows):
-                self._write(op, self._read(op.inputs[0])[logit_rows])
+                self._write(op, self._read(op.inputs[0])[rows])
             else:
                 self._run(op, None)
-        return self._read(self.program.logits)
 
     def _run(self, op: Op, batch: Any) -> None:
         x = [self._read(value) for value in op.inputs]
