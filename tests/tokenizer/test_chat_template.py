@@ -131,6 +131,24 @@ def test_arguments_of_tool_calls_become_objects() -> None:
     assert call["function"]["arguments"] == '{"x": 1}'  # type: ignore[index]
 
 
+@pytest.mark.parametrize("function", [{"name": "f"}, {"name": "f", "arguments": None}, {"name": "f", "arguments": ""}])
+def test_a_call_without_arguments_has_none(function: dict[str, Any]) -> None:
+    messages = [{"role": "assistant", "tool_calls": [{"function": function}]}]
+    assert render_chat("{{ messages[0].tool_calls[0].function.arguments | tojson }}", messages) == "{}"
+
+
+def test_templates_may_look_into_the_content_of_a_message_that_only_calls() -> None:
+    template = "{% if '</think>' in messages[0].content %}x{% endif %}{{ messages[0].content | length }}"
+    messages = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}]
+    assert render_chat(template, messages) == "0"
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_templates_read_a_thought_by_its_older_name(name: str) -> None:
+    messages = [{"role": "assistant", "content": None, name: "Hm."}]
+    assert render_chat("{{ messages[0].reasoning_content }}{{ messages[0].content }}", messages) == "Hm."
+
+
 @pytest.mark.parametrize(
     ("messages", "where"),
     [

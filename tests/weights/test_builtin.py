@@ -13,7 +13,8 @@ import pytest
 
 from octavo.errors import ModelLoadError
 from octavo.weights import builtin
-from octavo.weights.builtin import BUILTIN_MODELS, BuiltinModel, Terms, fetch_builtin
+from octavo.weights.builtin import fetch_builtin
+from octavo.weights.builtin_models import BUILTIN_MODELS, BuiltinModel, Terms
 
 PARTS = (b"GGUF first half, ", b"second half")
 WHOLE = b"".join(PARTS)

@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub import errors
 
 from octavo.errors import ModelLoadError
-from octavo.weights import hub
-from octavo.weights.builtin import BUILTIN_MODELS
+from octavo.weights import builtin, hub
+from octavo.weights.builtin_models import BUILTIN_MODELS
 from octavo.weights.hub import ModelFiles, resolve_model_files, resolve_tokenizer_path
 
 
@@ -92,7 +92,7 @@ def test_a_built_in_model_has_no_revisions() -> None:
 
 
 def test_built_in_models_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "fetch_builtin", lambda model, directory: Path(directory) / model.file_name)
+    monkeypatch.setattr(builtin, "fetch_builtin", lambda model, directory: Path(directory) / model.file_name)
     files = resolve_model_files("gemma3-270m", download_dir=tmp_path)
     assert files == ModelFiles("gguf", tmp_path / BUILTIN_MODELS["gemma3-270m"].file_name, "gemma3-270m")
 
@@ -100,6 +100,21 @@ def test_built_in_models_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_repository_in_the_cache_is_used_offline(tmp_path: Path) -> None:
     snapshot = make_cached_repository(tmp_path, "org/name", "config.json", "model.safetensors")
     assert resolve_model_files("org/name", download_dir=tmp_path) == ModelFiles("safetensors", snapshot, "org/name")
+
+
+def test_the_pooling_of_a_sentence_transformers_repository_is_fetched_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", "config.json", "model.safetensors", "modules.json")
+    asked: list[list[str]] = []
+
+    def snapshot_of(*_args: object, **_options: object) -> Path:
+        asked.append(_args[3])  # type: ignore[arg-type]
+        return snapshot
+
+    monkeypatch.setattr(hub, "_snapshot", snapshot_of)
+    resolve_model_files("org/name", download_dir=tmp_path)
+    assert asked[1:] == [["1_Pooling/config.json"]]
 
 
 def test_a_named_file_in_the_cache_is_used_offline(tmp_path: Path) -> None:

@@ -90,9 +90,7 @@ def test_equal_names_pass_and_a_head_beside_a_tied_embedding_is_harmless() -> No
 
 
 def test_error_lists_missing_and_unexpected_tensors() -> None:
-    with pytest.raises(
-        ModelLoadError, match=r"model: 1 tensors are missing \(b\) and 2 tensors are unexpected \(x, y\)"
-    ):
+    with pytest.raises(ModelLoadError, match=r"model: 1 tensor is missing \(b\) and 2 tensors are unexpected \(x, y\)"):
         check_names(["a", "b"], ["y", "a", "x"], "model")
 
 

@@ -85,7 +85,7 @@ def load(checkpoint: Checkpoint, cache: QuantizedCache | None = None, native: An
     )
     native = native or kernels().PackedMatrix
     quantize = WeightQuantizer(native, num_threads=2, cache=cache)
-    store = load_weights(program, checkpoint, pack=kernels().PackedMatrix.pack, num_threads=2, quantize=quantize)
+    store = load_weights(program, checkpoint, pack=kernels().PackedMatrix.pack, quantize=quantize)
     quantize.keep()
     return store
 

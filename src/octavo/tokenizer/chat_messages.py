@@ -42,13 +42,18 @@ def _check_message(message: object, where: str, content_format: str) -> Message:
         raise RequestError(f"{where}.role is {role!r}, expected a name such as 'user'", parameter="messages")
     checked = dict(message)
     content = _check_content(message.get("content"), f"{where}.content")
-    if content is None and not message.get("tool_calls"):
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if content is None and not message.get("tool_calls") and not (role == "assistant" and thought):
         raise RequestError(f"{where} has neither content nor tool_calls", parameter="messages")
     if isinstance(content, list) and content_format == "string":
         content = "\n".join(part["text"] for part in content)
     elif isinstance(content, str) and content_format == "parts":
         content = [{"type": "text", "text": content}]
+    elif content is None:
+        content = [] if content_format == "parts" else ""  # templates look into it without asking whether it is there
     checked["content"] = content
+    if isinstance(thought, str):
+        checked["reasoning_content"] = thought  # the older of two names, which templates read
     if message.get("tool_calls"):
         checked["tool_calls"] = _check_tool_calls(message["tool_calls"], f"{where}.tool_calls")
     return checked
@@ -86,9 +91,10 @@ def _check_tool_calls(calls: object, where: str) -> list[Message]:
     checked = []
     for i, call in enumerate(calls):
         function = call.get("function")
-        if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+        arguments = function.get("arguments") if isinstance(function, Mapping) else {}
+        if isinstance(function, Mapping) and (arguments is None or isinstance(arguments, str)):
             try:
-                arguments = json.loads(function["arguments"] or "{}")
+                arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError) as error:
                 raise RequestError(
                     f"{where}[{i}].function.arguments is not JSON: {error}", parameter="messages"

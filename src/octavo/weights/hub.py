@@ -12,13 +12,15 @@ from typing import Literal, TypeVar
 
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf_split import models_among, part_names
-from octavo.weights.builtin import BUILTIN_MODELS, fetch_builtin
+from octavo.weights.builtin_models import BUILTIN_MODELS
 
 T = TypeVar("T")
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(?::(?P<file>[^:\\]+\.gguf))?")
 _ALLOWED = ["*.safetensors", "*.json", "*.jinja"]
 _ALLOWED_FOR_TOKENIZER = ["*.json", "*.jinja"]
+_POOLING_FILE = "1_Pooling/config.json"
+"""Of a sentence-transformers checkpoint: in a sub-directory, but wanted."""
 _IGNORED = ["*/*.safetensors", "*/*.json", "consolidated*"]
 """Sub-directories hold copies in other formats, or parts of other models."""
 
@@ -56,6 +58,8 @@ def resolve_model_files(
     if text in BUILTIN_MODELS:
         if revision is not None:
             raise ModelLoadError(f"{text}: a built-in model has no revisions; leave out revision={revision!r}")
+        from octavo.weights.builtin import fetch_builtin  # downloading takes much that a start does not
+
         return ModelFiles("gguf", fetch_builtin(BUILTIN_MODELS[text], download_dir), text)
     match = _HUB_ID.fullmatch(text)
     if match is None or match["repo"].endswith((".gguf", ".safetensors")):
@@ -157,7 +161,13 @@ def _hub_gguf(repo: str, file: str, revision: str | None, download_dir: str | os
     return paths[0]
 
 
-def _snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[str] | None, allowed: list[str]) -> Path:
+def _snapshot(
+    repo: str,
+    revision: str | None,
+    download_dir: str | os.PathLike[str] | None,
+    allowed: list[str],
+    ignored: list[str] = _IGNORED,
+) -> Path:
     """Download the files of a repository that match; return their directory."""
     from huggingface_hub import snapshot_download
 
@@ -168,7 +178,7 @@ def _snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[s
                 revision=revision,
                 cache_dir=_as_path(download_dir),
                 allow_patterns=allowed,
-                ignore_patterns=_IGNORED,
+                ignore_patterns=ignored,
             )
         )
 
@@ -180,6 +190,8 @@ def _hub_snapshot(repo: str, revision: str | None, download_dir: str | os.PathLi
     from huggingface_hub import HfApi
 
     directory = _snapshot(repo, revision, download_dir, _ALLOWED)
+    if (directory / "modules.json").is_file():
+        _snapshot(repo, revision, download_dir, [_POOLING_FILE], ignored=[])
     if any(directory.glob("*.safetensors")):
         return ModelFiles("safetensors", directory, repo)
     names = _ask_hub(repo, lambda: HfApi().list_repo_files(repo, revision=revision))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from octavo.errors import ModelLoadError
+from octavo.wording import counted
 
 _MAX_LISTED = 6
 
@@ -126,7 +127,7 @@ def check_names(needed: Collection[str], present: Iterable[str], source: str) ->
     missing = [name for name in needed if name not in present]
     unexpected = sorted(present.difference(needed, ("lm_head.weight",)))
     problems = [
-        f"{len(names)} tensors are {kind} ({_listed(names)})"
+        f"{counted(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} {kind} ({_listed(names)})"
         for kind, names in (("missing", missing), ("unexpected", unexpected))
         if names
     ]

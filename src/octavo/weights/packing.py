@@ -70,7 +70,7 @@ class PackedMatrix(instructions.PackedMatrix, Protocol):
 
 
 class Packer(Protocol):
-    """`PackedMatrix.pack` of the native module in use."""
+    """`PackedMatrix.pack` of the native module in use, or `Packing.pack`, which returns at once."""
 
     def __call__(
         self,
@@ -79,7 +79,6 @@ class Packer(Protocol):
         N: int,
         K: int,
         row_order: RowOrder | None,
-        num_threads: int,
         /,
     ) -> PackedMatrix:
         """Pack rows of `K` elements; row n is row row_order[n] of the sources, counted through one after the other."""

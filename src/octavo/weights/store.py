@@ -52,7 +52,6 @@ def load_weights(
     checkpoint: Checkpoint,
     *,
     pack: Packer,
-    num_threads: int,
     quantize: WeightQuantizer | None = None,
 ) -> WeightStore:
     """Check a checkpoint against a program and pack what the program reads.
@@ -77,7 +76,7 @@ def load_weights(
         order = _stacked_row_order(stack)
         if stack[0].rounded_type is None:
             sources = [tensor.data for tensor in stack]
-            return pack(NATIVE_FORMATS[stack[0].type], sources, *shape, order, num_threads)
+            return pack(NATIVE_FORMATS[stack[0].type], sources, *shape, order)
         assert quantize is not None, "a checkpoint with tensors to round comes with what rounds them"
         return quantize(name, tensors, shape, order)
 

@@ -33,7 +33,6 @@ class FakeMatrix:
     sources: Sequence[npt.NDArray[np.uint8]]
     shape: tuple[int, int]
     row_order: npt.NDArray[np.int32] | None
-    num_threads: int
 
     @property
     def nbytes(self) -> int:
@@ -46,9 +45,8 @@ def fake_pack(
     N: int,
     K: int,
     row_order: npt.NDArray[np.int32] | None,
-    num_threads: int,
 ) -> FakeMatrix:
-    return FakeMatrix(weight_format, sources, (N, K), row_order, num_threads)
+    return FakeMatrix(weight_format, sources, (N, K), row_order)
 
 
 def make_program(name: str) -> Program:
@@ -92,19 +90,19 @@ def test_rows_of_a_quantized_tensor_are_reordered_as_they_are() -> None:
 
 
 def test_parts_of_one_format_are_packed_as_one_matrix() -> None:
-    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack, num_threads=2)
+    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack)
     (segment,) = store.matrices["layers.0.self_attn.qkv_proj.weight"]
     file = open_safetensors_dir(TINY_DIR / "llama")
     for source, role in zip(segment.sources, "qkv", strict=True):
         assert np.array_equal(source, file[f"model.layers.0.self_attn.{role}_proj.weight"].data)
-    assert (segment.weight_format, segment.shape, segment.row_order, segment.num_threads) == (0, (128, 64), None, 2)
+    assert (segment.weight_format, segment.shape, segment.row_order) == (0, (128, 64), None)
 
 
 def test_parts_of_different_formats_are_segments_in_order() -> None:
     name = "layers.0.self_attn.v_proj.weight"
     half = CheckpointTensor(GgufType.F16, (32, 64), np.zeros(2 * 32 * 64, dtype=np.uint8))
     checkpoint = make_checkpoint("llama", **{name: half})
-    store = load_weights(make_program("llama"), checkpoint, pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("llama"), checkpoint, pack=fake_pack)
     segments = store.matrices["layers.0.self_attn.qkv_proj.weight"]
     assert [(segment.weight_format, segment.shape) for segment in segments] == [(0, (96, 64)), (1, (32, 64))]
 
@@ -114,7 +112,7 @@ def test_row_orders_of_parts_are_stacked() -> None:
     order = half_split_row_order(32, 2, "k")
     name = "layers.0.self_attn.k_proj.weight"
     checkpoint = make_checkpoint("llama", **{name: replace(tensors[name], row_order=order)})
-    store = load_weights(make_program("llama"), checkpoint, pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("llama"), checkpoint, pack=fake_pack)
     (segment,) = store.matrices["layers.0.self_attn.qkv_proj.weight"]
     expected = [*range(64), *(64 + order), *range(96, 128)]
     assert segment.row_order is not None
@@ -122,14 +120,14 @@ def test_row_orders_of_parts_are_stacked() -> None:
 
 
 def test_tied_embedding_is_packed_once() -> None:
-    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack)
     assert "embed_tokens.weight" in store.matrices
     assert "lm_head.weight" not in store.matrices
 
 
 def test_vectors_are_float32_and_biases_are_stacked_like_their_matrix() -> None:
     checkpoint = make_checkpoint("llama3_rope")
-    store = load_weights(make_program("llama3_rope"), checkpoint, pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("llama3_rope"), checkpoint, pack=fake_pack)
     bias = store.vectors["layers.1.self_attn.qkv_proj.bias"]
     parts = [checkpoint.tensors[f"layers.1.self_attn.{role}_proj.bias"].values() for role in "qkv"]
     assert bias.dtype == np.float32
@@ -137,7 +135,7 @@ def test_vectors_are_float32_and_biases_are_stacked_like_their_matrix() -> None:
 
 
 def test_size_is_the_sum_of_all_weights() -> None:
-    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("llama"), make_checkpoint("llama"), pack=fake_pack)
     sizes = store.bytes_by_name()
     assert sum(sizes.values()) == sum(
         tensor.data.nbytes for tensor in open_safetensors_dir(TINY_DIR / "llama").values()
@@ -145,7 +143,7 @@ def test_size_is_the_sum_of_all_weights() -> None:
 
 
 def test_norms_stored_as_w_minus_one_get_the_one_back() -> None:
-    store = load_weights(make_program("gemma3_text"), make_checkpoint("gemma3_text"), pack=fake_pack, num_threads=1)
+    store = load_weights(make_program("gemma3_text"), make_checkpoint("gemma3_text"), pack=fake_pack)
     stored = open_safetensors_dir(TINY_DIR / "gemma3_text")
     for name in ("norm.weight", "layers.2.self_attn.q_norm.weight", "layers.2.post_feedforward_layernorm.weight"):
         expected = stored[f"model.{name}"].data.view(np.float32) + np.float32(1)
@@ -191,14 +189,14 @@ def test_tensor_of_a_gguf_under_two_names_is_refused(tmp_path: Path) -> None:
 def test_shape_that_the_config_does_not_describe_is_refused(shape: tuple[int, ...]) -> None:
     checkpoint = make_checkpoint("llama", **{"embed_tokens.weight": make_tensor(shape)})
     with pytest.raises(ModelLoadError, match=r"llama: tensor embed_tokens.weight is \[.*\], .* \[2048, 64\]"):
-        load_weights(make_program("llama"), checkpoint, pack=fake_pack, num_threads=1)
+        load_weights(make_program("llama"), checkpoint, pack=fake_pack)
 
 
 def test_missing_and_unexpected_tensors_are_refused() -> None:
     bias = {"layers.0.self_attn.q_proj.bias": make_tensor((64,)), "norm.weight": None}
     checkpoint = make_checkpoint("llama", **bias)
     with pytest.raises(ModelLoadError, match=r"missing \(norm.weight\).*unexpected \(layers.0.self_attn.q_proj.bias\)"):
-        load_weights(make_program("llama"), checkpoint, pack=fake_pack, num_threads=1)
+        load_weights(make_program("llama"), checkpoint, pack=fake_pack)
 
 
 def test_oracle_knows_which_products_take_quantized_activations() -> None:
