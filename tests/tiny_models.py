@@ -35,7 +35,7 @@ TINY_MODELS: dict[str, tuple[str, ...]] = {
     "Glm4MoeForCausalLM": ("glm4_moe",),
     "GraniteForCausalLM": ("granite",),
     "GraniteMoeForCausalLM": ("granitemoe",),
-    "LlamaForCausalLM": ("llama", "llama3_rope", "llama_yarn"),
+    "LlamaForCausalLM": ("llama", "llama3_rope", "llama_yarn", "llama_linear", "llama_dynamic"),
     "MistralForCausalLM": ("mistral",),
     "MixtralForCausalLM": ("mixtral",),
     "Olmo2ForCausalLM": ("olmo2",),
@@ -46,10 +46,10 @@ TINY_MODELS: dict[str, tuple[str, ...]] = {
     "Qwen2MoeForCausalLM": ("qwen2_moe",),
     "Qwen3ForCausalLM": ("qwen3",),
     "Qwen3MoeForCausalLM": ("qwen3_moe",),
-    "Qwen3NextForCausalLM": ("qwen3_next",),
-    "Qwen3_5ForCausalLM": ("qwen3_5_text", "qwen3_5_08b_ratio"),
+    "Qwen3NextForCausalLM": ("qwen3_next", "qwen3_next_odd"),
+    "Qwen3_5ForCausalLM": ("qwen3_5_text", "qwen3_5_08b_ratio", "qwen3_5_odd"),
     "Qwen3_5ForConditionalGeneration": ("qwen3_5_vlm",),
-    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe",),
+    "Qwen3_5MoeForCausalLM": ("qwen3_5_moe", "qwen3_5_moe_odd"),
     "Qwen3_5MoeForConditionalGeneration": ("qwen3_5_moe",),
     "SmolLM3ForCausalLM": ("smollm3",),
 }
@@ -74,6 +74,8 @@ class TinyReference:
     prompt_ids: list[int]
     greedy_ids: list[int]
     """24 greedy tokens after `prompt_ids`."""
+    double_logits: npt.NDArray[np.float64] | None
+    """`logits` in double precision, of a checkpoint that float32 is too coarse for."""
 
 
 def read_config(name: str) -> dict[str, Any]:
@@ -119,13 +121,21 @@ def rename(tensor: SafetensorsTensor, name: str) -> SafetensorsTensor:
 
 def read_reference(name: str) -> TinyReference:
     tensors = open_safetensors(TINY_DIR / name / "ref.safetensors")
+    double = tensors.get("double_logits")
     recorded = json.loads((TINY_DIR / name / "ref.json").read_text())
     return TinyReference(
         input_ids=tensors["input_ids"].data.view(np.int64).tolist(),
         logits=tensors["logits"].data.view(np.float32).reshape(tensors["logits"].shape),
         prompt_ids=recorded["prompt_ids"],
         greedy_ids=recorded["greedy_ids"],
+        double_logits=None if double is None else double.data.view(np.float64).reshape(double.shape),
     )
+
+
+def read_hidden_states(name: str) -> npt.NDArray[np.float32]:
+    """Return what transformers computed of the tokens of a reference: [48, E], after the final norm."""
+    tensor = open_safetensors(TINY_DIR / name / "hidden.safetensors")["hidden_states"]
+    return tensor.data.view(np.float32).reshape(tensor.shape)
 
 
 @dataclass(frozen=True)

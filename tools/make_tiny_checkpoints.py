@@ -1,6 +1,7 @@
 """Makes the tiny checkpoints of tests/data/tiny: random weights, with logits and greedy ids from transformers.
 
     python tools/make_tiny_checkpoints.py OUT [--only llama --only qwen3]
+    python tools/make_tiny_checkpoints.py tests/data/tiny --hidden-states llama --hidden-states qwen3
 
 Needs torch, transformers and safetensors; the tests do not run it, it is for adding a family. A run draws numbers of
 its own, so checkpoint and reference are always committed together. The tokenizer files are copied from
@@ -10,6 +11,8 @@ that the cut is a valid tokenizer).
 Weights are bfloat16, of which the reference is computed in float32. They are not the default initialisation, which
 hides mistakes: norm weights vary around 1, biases are not zero, and linears are large enough to bend the logits.
 Windows and the original lengths of rope scaling lie inside the sequence.
+
+The second form adds to checkpoints that are there, of any family, the hidden states of their reference's tokens.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import argparse
 import json
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 TOKENIZER_DIR = Path(__file__).parents[1] / "tests" / "data" / "tiny" / "llama"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -67,6 +72,23 @@ ODD_SIZES: dict[str, Any] = {
 }
 """Multiples of nothing, for families whose checkpoints need no tokenizer."""
 
+ODD_DELTA_NET: dict[str, Any] = {
+    **ODD_SIZES,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "head_dim": 24,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 9,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 4,
+}
+ODD_MOE = {
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 33,
+    "shared_expert_intermediate_size": 31,
+}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
 GRANITE = {
@@ -84,6 +106,8 @@ LONGROPE = rope(
     long_factor=[1.0, 2.0, 4.0, 6.0, 9.0, 12.0],
     original_max_position_embeddings=20,
 )
+PARTIAL_ROPE = rope(1e7, partial_rotary_factor=0.25)
+QWEN3_5_ROPE = {**PARTIAL_ROPE, "mrope_section": [1, 1, 1], "mrope_interleaved": True}
 GEMMA3_ROPE = {"sliding_attention": rope(1e4), "full_attention": rope(1e6, "linear", factor=8.0)}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -249,14 +273,40 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": GEMMA3_ROPE,
         },
     ),
+    "qwen3_5_odd": ("qwen3_5_text", {**ODD_DELTA_NET, "rope_parameters": QWEN3_5_ROPE}),
+    "qwen3_5_moe_odd": ("qwen3_5_moe_text", {**ODD_DELTA_NET, **ODD_MOE, "rope_parameters": QWEN3_5_ROPE}),
+    "qwen3_next_odd": ("qwen3_next", {**ODD_DELTA_NET, **ODD_MOE, "rope_parameters": PARTIAL_ROPE}),
+    "qwen3_5_small_states": (
+        "qwen3_5_text",
+        {
+            **ODD_DELTA_NET,
+            "num_hidden_layers": 6,
+            "linear_num_value_heads": 3,
+            "linear_key_head_dim": 7,
+            "linear_value_head_dim": 3,
+            "linear_conv_kernel_dim": 3,
+            "rope_parameters": QWEN3_5_ROPE,
+        },
+    ),
+    "llama_linear": ("llama", {**SMALL_VOCABULARY, "rope_parameters": rope(1e4, "linear", factor=4.0)}),
+    "llama_dynamic": (
+        "llama",
+        {**SMALL_VOCABULARY, "max_position_embeddings": 64, "rope_parameters": rope(1e4, "dynamic", factor=2.0)},
+    ),
 }
 """Name → model type, and what differs from SIZES."""
 
 EMBEDDING_SCALES = {"gemma": 0.2, "gemma2": 0.2, "gemma3_text": 0.2, "granite": 0.03, "granitemoe": 0.03}
 """Of the models that multiply their embedding."""
 
+SENSITIVE = frozenset({"qwen3_5_small_states"})
+"""Where float32 itself is further from the truth than tests allow: their reference has the logits in double too."""
+
 OLD_DIALECT = frozenset(
-    {"llama", "llama3_rope", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granitemoe", "phi4_longrope", "glm4"}
+    {
+        *("llama", "llama3_rope", "llama_linear", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
+        *("granitemoe", "phi4_longrope", "glm4"),
+    }
 )
 """Their config.json is rewritten as transformers 4.x wrote it, which is what most files on the hub look like."""
 
@@ -290,8 +340,21 @@ def draw_weights(model: torch.nn.Module, seed: int, *, tied: bool, embedding_sca
 @torch.no_grad()
 def logits_of(model: torch.nn.Module, token_ids: list[int]) -> torch.Tensor:
     """Return the logits [tokens, V] of one forward pass without a cache."""
-    logits: torch.Tensor = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0].float()
+    logits: torch.Tensor = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0]
     return logits
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Make double what models make float32 whatever their dtype."""
+    single, to_single = torch.float32, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32 = torch.float = single
+        torch.Tensor.float = to_single
 
 
 def rewrite_in_old_dialect(path: Path) -> None:
@@ -307,17 +370,47 @@ def rewrite_in_old_dialect(path: Path) -> None:
     path.write_text(json.dumps(config, indent=2))
 
 
-def write_reference(directory: Path, model_type: str, token_ids: list[int]) -> None:
-    """Load the checkpoint from disk, and record its logits and its greedy continuation."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+def hold_rope_factors(model: torch.nn.Module) -> None:
+    """Have dynamic rope scaling keep the factors of the whole context, as the engine does, for any sequence."""
+    settings = model.config.rope_parameters
+    if settings.get("rope_type") == "dynamic":
+        logits_of(model, [0] * int(model.config.max_position_embeddings * settings["factor"]))
+        model.base_model.rotary_emb.original_max_seq_len = 0  # else a short sequence would bring the first ones back
+
+
+@torch.no_grad()
+def write_hidden_states(directory: Path) -> None:
+    """Record the hidden states [tokens, E], after the final norm, of the tokens of a checkpoint's reference."""
+    token_ids = load_file(directory / "ref.safetensors")["input_ids"]
+    model = load_model(directory)
+    states = model.base_model(input_ids=token_ids[None], use_cache=False).last_hidden_state[0].float()
+    save_file({"hidden_states": states.contiguous()}, directory / "hidden.safetensors")
+
+
+def load_model(directory: Path) -> torch.nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
+
+
+def write_reference(directory: Path, model_type: str, token_ids: list[int], *, sensitive: bool) -> None:
+    """Load the checkpoint from disk, and record its logits and its greedy continuation.
+
+    Args:
+        sensitive: record what the logits are in double precision, too.
+    """
+    model = load_model(directory)
+    hold_rope_factors(model)
     logits = logits_of(model, token_ids)
     tensors = {"input_ids": torch.tensor(token_ids), "logits": logits.contiguous()}
-    save_file(tensors, directory / "ref.safetensors")
     ids = token_ids[:NUM_PROMPT_TOKENS]
     for _ in range(NUM_GREEDY_TOKENS):
         ids = [*ids, int(logits_of(model, ids)[-1].argmax())]
+    if sensitive:
+        model.double()
+        with double_precision():
+            tensors["double_logits"] = logits_of(model, token_ids).contiguous()
+    save_file(tensors, directory / "ref.safetensors")
     record = {
         "transformers": transformers.__version__,
         "torch": torch.__version__,
@@ -346,7 +439,7 @@ def make_checkpoint(directory: Path, name: str, seed: int) -> None:
             shutil.copy(TOKENIZER_DIR / file, directory)
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER_DIR / "tokenizer.json"))
         token_ids = (tokenizer(TEXT)["input_ids"] * 4)[:NUM_TOKENS]
-    write_reference(directory, model_type, token_ids)
+    write_reference(directory, model_type, token_ids, sensitive=name in SENSITIVE)
 
 
 def main() -> None:
@@ -354,7 +447,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", action="append", choices=list(FAMILIES))
+    parser.add_argument("--hidden-states", action="append", default=[], metavar="NAME")
     arguments = parser.parse_args()
+    for name in arguments.hidden_states:
+        write_hidden_states(arguments.out / name)
+        print(f"{name}: hidden states written to {arguments.out / name}")
+    if arguments.hidden_states:
+        return
     for index, name in enumerate(FAMILIES):
         if arguments.only is None or name in arguments.only:
             make_checkpoint(arguments.out / name, name, seed=1000 + index)

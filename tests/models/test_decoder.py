@@ -8,7 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tiny_gguf import write_tiny_gguf
-from tiny_models import TINY_MODELS, Chunk, Model, TinyReference, make_batch, open_gguf_model, open_tiny, read_reference
+from tiny_models import (
+    TINY_MODELS,
+    Chunk,
+    Model,
+    TinyReference,
+    make_batch,
+    open_gguf_model,
+    open_tiny,
+    read_hidden_states,
+    read_reference,
+)
 
 from octavo.cache_spec import StateGroupSpec
 from octavo.formats.gguf import open_gguf
@@ -31,7 +41,7 @@ GGUF_CASES = {
     "glm4": ["glm4"],
     "granite": ["granite"],
     "granitemoe": ["granitemoe"],
-    "llama": ["llama3_rope", "llama_yarn", "mixtral"],
+    "llama": ["llama3_rope", "llama_yarn", "llama_linear", "mixtral"],
     "olmo2": ["olmo2", "olmo3"],
     "olmoe": ["olmoe"],
     "phi3": ["phi3", "phi4_longrope"],
@@ -100,6 +110,21 @@ def test_greedy_ids_are_those_of_transformers(architecture: str, name: str) -> N
     assert output == reference.greedy_ids
 
 
+HIDDEN_CASES = [
+    *("llama", "llama3_rope", "gemma", "gemma2", "gemma3_text", "granite", "olmo3", "phi3"),
+    *("qwen2", "qwen3", "qwen3_moe", "qwen3_5_text"),
+]
+
+
+@pytest.mark.parametrize("name", HIDDEN_CASES)
+def test_pooled_rows_are_the_last_hidden_states_of_transformers(name: str) -> None:
+    executor, expected = make_executor(open_tiny(name)), read_hidden_states(name)
+    token_ids = read_reference(name).input_ids
+    executor.run_body(make_batch(executor.program, [Chunk(0, token_ids, make_blocks(executor))]))
+    states = executor.run_pool(np.arange(len(token_ids), dtype=np.int32))
+    assert np.abs(states - expected).max() < MAX_LOGIT_ERROR * expected.std()
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "mistral", "qwen3_5_text"])
 @pytest.mark.parametrize("cuts", [list(range(1, 48)), [5, 21], [16, 32]], ids=["each", "odd", "blocks"])
 def test_prompt_in_chunks_gives_the_logits_of_the_whole(name: str, cuts: list[int]) -> None:
@@ -154,6 +179,17 @@ def test_gguf_of_a_checkpoint_gives_its_logits(arch: str, name: str, tmp_path: P
     model = open_gguf_model(open_gguf(write_tiny_gguf(tmp_path / "model.gguf", name, arch)))
     logits = run_chunks(make_executor(model), reference.input_ids, [])
     assert logit_error(logits, reference) < MAX_LOGIT_ERROR
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"), [("llama", "llama3_rope"), ("gemma3", "gemma3_text"), ("qwen35", "qwen3_5_text")]
+)
+def test_gguf_of_a_checkpoint_gives_its_hidden_states(arch: str, name: str, tmp_path: Path) -> None:
+    executor = make_executor(open_gguf_model(open_gguf(write_tiny_gguf(tmp_path / "model.gguf", name, arch))))
+    expected = read_hidden_states(name)
+    executor.run_body(make_batch(executor.program, [Chunk(0, read_reference(name).input_ids, make_blocks(executor))]))
+    states = executor.run_pool(np.arange(len(expected), dtype=np.int32))
+    assert np.abs(states - expected).max() < MAX_LOGIT_ERROR * expected.std()
 
 
 SAME_SPEC = {

@@ -179,6 +179,9 @@ def _add_metadata(writer: gguf.GGUFWriter, config: dict) -> None:
         writer.add_rope_freq_base(config["rope_theta"])
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_divisors(config))
+    if (config.get("rope_scaling") or {}).get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
     add_moe_metadata(writer, config)
     if config["model_type"] in ("gemma2", "gemma3_text", "olmo3", "phi3"):
         writer.add_sliding_window(config["sliding_window"] or 0)

@@ -42,7 +42,8 @@ def build_program(
         logits = b.scale(logits, spec.logit_scale)
     if spec.final_softcap is not None:
         logits = b.softcap(logits, spec.final_softcap)
-    return b.finish(logits)
+    pooled = b.rms_norm(b.start_pool(), final_norm_weight(spec), eps=spec.eps)
+    return b.finish(logits, pooled)
 
 
 def _decoder_layer(
