@@ -5,6 +5,7 @@ Read by the control plane (which needs only sizes) and by the data plane (which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -135,3 +136,8 @@ class StateGroupSpec:
 
 
 CacheGroupSpec: TypeAlias = "AttentionGroupSpec | StateGroupSpec"
+
+
+def num_attention_groups(specs: Sequence[CacheGroupSpec]) -> int:
+    """Return how many of the cache groups have a block for every few tokens."""
+    return sum(isinstance(spec, AttentionGroupSpec) for spec in specs)

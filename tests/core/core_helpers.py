@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from cache_integrity import check_engine
-from fake_executor import FakeExecutor, next_token
+from fake_executor import FakeExecutor, hidden_state, histories_of, next_token
 
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.config import SchedulerConfig
@@ -18,6 +18,7 @@ from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import EngineCoreOutput
 from octavo.observe.events import Event
+from octavo.pooling_params import PoolingType
 from octavo.sampling_params import SamplingParams
 
 EOS = 7
@@ -108,6 +109,7 @@ def make_request(
     make_stop_checker: Any = None,
     make_constraint: Any = None,
     is_streamed: bool = True,
+    pooling: PoolingType | None = None,
     eos: int = EOS,
     **params: Any,
 ) -> Request:
@@ -119,7 +121,8 @@ def make_request(
         own,
         arrival=arrival,
         seed=seed,
-        max_tokens=max_tokens,
+        max_tokens=0 if pooling else max_tokens,
+        pooling=pooling,
         priority=priority,
         cache_salt=cache_salt,
         make_stop_checker=make_stop_checker,
@@ -221,6 +224,12 @@ class Engine:
         completion.scored_ids += [entry.token_ids[0] for entry in output.prompt_logprobs or ()]
         completion.finish_reason = output.finish_reason
         completion.last = output
+
+
+def sum_alone(request: Request) -> float:
+    """Return what a pooled request must give: the model without any engine."""
+    states = [hidden_state(history) for history in histories_of(request.token_ids.tolist())]
+    return sum(states) if request.pooling == "mean" else states[-1]
 
 
 def tokens_alone(request: Request, index: int = 0) -> tuple[list[int], str]:

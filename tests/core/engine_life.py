@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core_helpers import FULL, STATE, Engine, Window, make_request, tokens_alone
+from core_helpers import FULL, STATE, Engine, Window, make_request, sum_alone, tokens_alone
 from fake_executor import Seat
 
 from octavo.core.request import Request
@@ -19,7 +19,7 @@ ATTENTION = [(FULL,), (FULL,), (FULL, 5), (3,), (4, FULL), (1, FULL, 9)]
 HYBRID = [(FULL, STATE), (FULL, STATE), (FULL, STATE, STATE), (20, STATE), (FULL, 17, STATE)]
 POISON = 60
 """A token that breaks every step that computes it. Only prompts have it."""
-KINDS = ("plain",) * 6 + ("poison", "row", "pair", "fragile", "scored")
+KINDS = ("plain",) * 6 + ("poison", "row", "pair", "fragile", "scored", "last", "mean")
 
 
 class Interrupted(BaseException):
@@ -87,7 +87,8 @@ class EngineLife:
             arrival=len(self.requests),
             seed=len(self.requests) % 3,
             max_tokens=choose(range(1, 16)) * choose([1, self.scale]),
-            n=choose([1, 1, 1, 2, 3, 7]),
+            n=1 if kind in ("last", "mean") else choose([1, 1, 1, 2, 3, 7]),
+            pooling=kind if kind in ("last", "mean") else None,
             priority=choose([-1, 0, 1]),
             cache_salt=choose([None, None, None, "salt"]),
             make_stop_checker=stop_checkers.get(kind),
@@ -135,6 +136,10 @@ class EngineLife:
         for request_id, request in self.requests.items():
             for index in range(request.params.n):
                 completion = completions[request_id, index]
+                if request.pooling is not None and completion.finish_reason == "stop":
+                    assert completion.last.hidden_sum.tolist() == [sum_alone(request)]
+                    assert completion.token_ids == []
+                    continue
                 self._check_end(request, index, completion.token_ids, completion.finish_reason, request_id in blamed)
             if request_id.startswith("scored") and completions[request_id, 0].finish_reason in ("stop", "length"):
                 assert completions[request_id, 0].scored_ids == request.token_ids.tolist()[1 : request.prompt_len]

@@ -11,11 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from fake_states import GARBAGE, FakeStates, check_saves
 
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.core.executor import CacheCapacity
 from octavo.core.step import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from octavo.pooling_params import PoolingType
 
 VOCAB = 50
 
@@ -51,6 +53,15 @@ class Seat:
     seed: int
     tables: list[list[int]]
     histories: list[int] = field(default_factory=list)
+    pooling: PoolingType | None = None
+    prompt_len: int = 0
+    hidden_sum: float = 0.0
+    """Of the rows so far that are pooled."""
+
+
+def hidden_state(history: int) -> float:
+    """Return the one number that stands for the hidden state of a token with this history."""
+    return float(history % 1009)
 
 
 class FakeExecutor:
@@ -134,7 +145,9 @@ class FakeExecutor:
             self.seats.pop(seat, None)
         for new in plan.assigned:
             tables = [list(table) for table in new.block_ids]
-            self.seats[new.seat] = Seat(new.request_id, list(new.token_ids), new.seed, tables)
+            seat = Seat(new.request_id, list(new.token_ids), new.seed, tables)
+            seat.pooling, seat.prompt_len = new.pooling, new.prompt_len
+            self.seats[new.seat] = seat
             self.seats[new.seat].histories = histories_of(new.token_ids)
         for change in plan.replaced:
             self.seats[change.seat].tables[change.group][change.index] = change.block_id
@@ -232,4 +245,23 @@ class FakeExecutor:
                 assert position + 1 == scored.first_position + step, "the row before a token scores it"
                 entries.append(TokenLogprobs([seat.token_ids[position + 1]], [-1.0], 1))
             result.prompt_logprobs[index] = entries
+        self._pool(plan, result)
         return result
+
+    def _pool(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        for number, start, count in zip(plan.seats, plan.num_computed_tokens, plan.num_scheduled_tokens, strict=True):
+            seat = self.seats[number]
+            if seat.pooling is None:
+                continue
+            assert number not in plan.logit_seats, "a pooled request samples nothing"
+            rows = range(start, start + count)
+            seat.hidden_sum += sum(
+                hidden_state(seat.histories[row])
+                for row in rows
+                if seat.pooling == "mean" or row == seat.prompt_len - 1
+            )
+            if start + count == seat.prompt_len:
+                reason = self.row_error(seat, seat.prompt_len)
+                if reason is not None:
+                    result.row_errors[len(result.token_ids) + len(result.sums)] = reason
+                result.sums.append(np.array([seat.hidden_sum]))

@@ -42,10 +42,15 @@ def test_one_prompt_takes_at_most_the_threshold_and_zero_means_no_limit() -> Non
 
 
 @pytest.mark.parametrize(
-    ("per_token", "limit"), [(0.03, 4), (0.001, 80), (0.00001, 512)], ids=["the least", "what fits", "the budget"]
+    ("per_token", "limit"), [(0.03, 2), (0.001, 80), (0.00001, 512)], ids=["long tokens", "what fits", "the budget"]
 )
 def test_a_target_time_leaves_prompts_what_decoding_does_not_take(per_token: float, limit: int) -> None:
     assert taught(make_sizer(target_itl_ms=100.0), per_token, 0.005, 4) == pytest.approx(limit, abs=1)
+
+
+@pytest.mark.parametrize(("per_token", "limit"), [(0.001, 100), (0.5, 1)])
+def test_prompts_go_on_where_decoding_alone_takes_longer_than_the_target(per_token: float, limit: int) -> None:
+    assert taught(make_sizer(target_itl_ms=100.0), per_token, 0.005, 40) == pytest.approx(limit, abs=1)
 
 
 def test_by_default_a_step_takes_a_fixed_multiple_of_its_time_without_prompts() -> None:
@@ -103,6 +108,16 @@ def test_the_limit_follows_a_cost_that_grows() -> None:
     assert taught(sizer, 0.002, 0.005, 4) == pytest.approx(before / 2, abs=2)
 
 
+def test_steps_that_nobody_asked_about_for_long_have_faded() -> None:
+    sizer = make_sizer(target_itl_ms=100.0)
+    taught(sizer, 0.001, 0.005, 4)
+    for _ in range(1000):
+        sizer.times.observe(4, 0, 0.02)
+    assert sizer.times.fit()[0] == pytest.approx(0.001, rel=0.01), "no step has told otherwise"
+    after = taught(sizer, 0.002, 0.005, 4)
+    assert after == pytest.approx(taught(make_sizer(target_itl_ms=100.0), 0.002, 0.005, 4), abs=2)
+
+
 @pytest.mark.parametrize(("num_tokens", "seconds"), [(1, 0.1), (0, 10.0), (80, 10.0)])
 def test_one_step_that_was_held_up_changes_little(num_tokens: int, seconds: float) -> None:
     sizer = make_sizer(target_itl_ms=100.0)
@@ -120,20 +135,20 @@ def test_a_step_of_no_time_teaches_nothing() -> None:
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_only_streamed_requests_are_spared_the_wait_for_long_prompts(is_streamed: bool) -> None:
-    engine = Engine(num_blocks=128, max_num_batched_tokens=64, max_model_len=256, target_itl_ms=12.0)
+    engine = Engine(num_blocks=128, max_num_batched_tokens=64, max_model_len=256, target_itl_ms=16.0)
     engine.add(make_endless("decodes", 0, prompt_len=20, max_tokens=40, is_streamed=is_streamed))
     engine.advance(3)
     engine.add(make_endless("long", 1, prompt_len=200, max_tokens=2))
     engine.advance()
     chunk = engine.executor.plans[-1].num_scheduled_tokens.tolist()[1]
     # All the fake's steps take 10 ms, of 20 tokens or of one row: 5 ms and 0.25 ms a token, as far as one can tell.
-    assert chunk == (8 if is_streamed else 63)
+    assert chunk == (24 if is_streamed else 63)
 
 
 def test_prompts_share_what_streamed_requests_leave_them() -> None:
-    engine = Engine(num_blocks=128, max_num_batched_tokens=64, max_model_len=256, target_itl_ms=12.0)
+    engine = Engine(num_blocks=128, max_num_batched_tokens=64, max_model_len=256, target_itl_ms=16.0)
     engine.add(make_endless("decodes", 0, prompt_len=20, max_tokens=40))
     engine.advance(3)
     engine.add(make_endless("short", 1, prompt_len=5, max_tokens=2), make_endless("long", 2, prompt_len=200))
     engine.advance()
-    assert engine.executor.plans[-1].num_scheduled_tokens.tolist() == [1, 5, 3]
+    assert engine.executor.plans[-1].num_scheduled_tokens.tolist() == [1, 5, 19]

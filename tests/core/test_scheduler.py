@@ -460,10 +460,7 @@ def test_each_step_is_told_in_numbers() -> None:
     assert engine.log.of(StepPlanned) == [
         StepPlanned(
             step_id=1,
-            num_requests=2,
-            num_tokens=10,
             num_decode_tokens=0,
-            num_logit_rows=3,
             num_running=3,
             num_waiting=0,
             num_used_blocks=3,

@@ -215,7 +215,7 @@ def test_a_hit_makes_a_snapshot_the_last_to_be_evicted() -> None:
 
 def test_what_one_slot_and_the_blocks_cannot_hold_is_refused_with_the_numbers() -> None:
     engine = make_engine((3, 4), share=0.4)
-    with pytest.raises(RequestError, match=r"7 blocks \+ 1 state slots.*3 blocks \+ 4 state slots.*48 tokens"):
+    with pytest.raises(RequestError, match=r"7 blocks \+ 1 state slot\).*3 blocks \+ 4 state slots.*48 tokens"):
         engine.add(make_request("a", range(40), max_tokens=60))
 
 

@@ -8,16 +8,15 @@ from octavo.observe.step_clock import StepClock, TimedStep
 def make_plan(step_id: int, *, num_running: int = 1, num_waiting: int = 0) -> StepPlanned:
     return StepPlanned(
         step_id=step_id,
-        num_requests=1,
-        num_tokens=3,
         num_decode_tokens=0,
-        num_logit_rows=1,
         num_running=num_running,
         num_waiting=num_waiting,
         num_used_blocks=1,
         num_free_blocks=9,
         num_computed_tokens=(0,),
         num_scheduled_tokens=(3,),
+        seats=(0,),
+        logit_seats=(0,),
     )
 
 

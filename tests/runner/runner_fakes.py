@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from octavo.core.step import SchedulerOutput, SeatAssignment
+from octavo.pooling_params import PoolingType
 from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, SampleBatch, SampleOutput
 from octavo.sampling_params import SamplingParams
 
 VOCAB = 100
+HIDDEN = 8
 
 
 class FakeProgram:
@@ -26,6 +28,8 @@ class FakeProgram:
         self.run_error: BaseException | None = None
         self.sample_error: BaseException | None = None
         self.bad_rows: list[int] = []
+        self.pooled: tuple[list[int], list[int]] | None = None
+        self.bad_token: int | None = None
 
     def run(self, batch: ForwardBatch) -> float:
         if self.run_error is not None:
@@ -48,6 +52,16 @@ class FakeProgram:
         rows, columns = choices["row"][:, None], np.arange(max(0, batch.max_logprobs), dtype=np.int32)
         return SampleOutput(results, rows + columns, (-rows - 0.5 * columns).astype(np.float32), native_seconds=0.5)
 
+    def pool(self, rows: np.ndarray, targets: np.ndarray, sums: np.ndarray) -> float:
+        """The hidden state of a row is its token id, eight times."""
+        self.pooled = (rows.tolist(), targets.tolist())
+        for row, target in zip(rows, targets, strict=True):
+            sums[target] += self.hidden_of(int(self.forward.token_ids[row]))
+        return 0.125
+
+    def hidden_of(self, token_id: int) -> float:
+        return np.nan if token_id == self.bad_token else float(token_id)
+
     @property
     def progress(self) -> int:
         return 0
@@ -64,10 +78,16 @@ def fake_token(seed: int, position: int) -> int:
 
 
 def make_assignment(
-    seat: int, token_ids: list[int], *blocks: list[int], params: SamplingParams | None = None, prompt_len: int = 0
+    seat: int,
+    token_ids: list[int],
+    *blocks: list[int],
+    params: SamplingParams | None = None,
+    prompt_len: int = 0,
+    pooling: PoolingType | None = None,
 ) -> SeatAssignment:
     params = params or SamplingParams(temperature=0)
-    return SeatAssignment(seat, f"r{seat}", token_ids, prompt_len or len(token_ids), params, 1000 + seat, tuple(blocks))
+    size = prompt_len or len(token_ids)
+    return SeatAssignment(seat, f"r{seat}", token_ids, size, params, 1000 + seat, tuple(blocks), pooling)
 
 
 def make_plan(

@@ -16,7 +16,9 @@ MAX_MODEL_LEN = 200
 
 
 def make_inputs(block_sizes: tuple[int | None, ...] = (16,), max_num_seqs: int = 8) -> InputBatch:
-    return InputBatch(max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN, block_sizes=block_sizes, vocab_size=VOCAB)
+    return InputBatch(
+        max_num_seqs=max_num_seqs, max_model_len=MAX_MODEL_LEN, block_sizes=block_sizes, vocab_size=VOCAB, hidden_size=8
+    )
 
 
 class NaiveSeats:

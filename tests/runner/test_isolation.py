@@ -22,7 +22,7 @@ SHAPES = [StepShape([1, 1], [20, 33], 2), StepShape([24], [24], 1)]
 def load_tiny(name: str) -> tuple[Program, WeightStore]:
     tiny = open_tiny(name)
     program = build_program(tiny.spec, max_model_len=64, block_size=16, cache_dtype="float16")
-    return program, load_weights(program, tiny.checkpoint, pack=kernels().PackedMatrix.pack, num_threads=1)
+    return program, load_weights(program, tiny.checkpoint, pack=kernels().PackedMatrix.pack)
 
 
 @pytest.fixture(scope="module")

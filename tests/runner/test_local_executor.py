@@ -16,7 +16,7 @@ from octavo.runner.local_executor import LocalExecutor
 def make_executor(program: FakeProgram) -> LocalExecutor:
     specs = [AttentionGroupSpec("full", 1, 1, 64, "float16", 16)]
     capacity = plan_capacity(specs, 8 * specs[0].block_bytes)
-    inputs = InputBatch(max_num_seqs=4, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB)
+    inputs = InputBatch(max_num_seqs=4, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB, hidden_size=8)
     return LocalExecutor(program, capacity, CacheMemory(specs, capacity.num_blocks), inputs)
 
 

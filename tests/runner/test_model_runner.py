@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runner_fakes import VOCAB, FakeProgram, fake_token, make_assignment, make_plan
+from runner_fakes import HIDDEN, VOCAB, FakeProgram, fake_token, make_assignment, make_plan
 
 from octavo.cache_spec import AttentionGroupSpec
 from octavo.core.step import Move, PromptLogprobRows, TokenLogprobs
@@ -20,7 +20,9 @@ class Harness:
     def __init__(self) -> None:
         spec = AttentionGroupSpec("full", 1, 1, 16, "float16", 16)
         self.program = FakeProgram()
-        self.inputs = InputBatch(max_num_seqs=8, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB)
+        self.inputs = InputBatch(
+            max_num_seqs=8, max_model_len=64, block_sizes=(16,), vocab_size=VOCAB, hidden_size=HIDDEN
+        )
         self.memory = CacheMemory([spec], [8])
         self.runner = ModelRunner(self.program, self.inputs, self.memory)
 

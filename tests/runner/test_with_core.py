@@ -131,6 +131,7 @@ class Engine:
             max_model_len=MAX_MODEL_LEN,
             block_sizes=[spec.block_size for spec in specs],
             vocab_size=VOCAB,
+            hidden_size=1,
         )
         program = HashProgram(memory, specs, self.cancel_chance, random.Random(self.seed))
         executor = LocalExecutor(program, capacity, memory, inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from octavo.errors import GrammarError
 from octavo.program.forward_batch import CHOICE_DTYPE, AllowedTokens, SampleBatch
 from octavo.sampling import sampler as sampler_module
 from octavo.sampling.sampler import ALL_ALLOWED, NO_LOGPROBS, SampledRows, Sampler, ScoredRows
@@ -144,7 +145,8 @@ def test_a_row_whose_grammar_allows_nothing_fails_with_its_reason() -> None:
     sampler = make_sampler(seat0=SamplingParams(), seat1=SamplingParams())
     masks = make_masks({0: [1, 0, 0], 1: [0, 0, 0]}, failures={1: "dead end"})
     _, errors = sampler.build(make_rows((0, 0, 4), (1, 1, 4), masks=masks), TOKENS)
-    assert errors == {1: "dead end"}
+    assert {row: str(error) for row, error in errors.items()} == {1: "dead end"}
+    assert isinstance(errors[1], GrammarError)
 
 
 def test_min_tokens_of_a_request_with_a_grammar_are_left_to_its_masks() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from octavo.errors import RequestError
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.config import SchedulerConfig
@@ -25,17 +26,19 @@ class AdmissionPolicy:
         """Prompt plus output, in tokens, of the longest request that the empty cache can hold."""
 
     def check_fits(self, prompt_len: int, max_tokens: int | None) -> int:
-        """Return the `max_tokens` a request of this prompt gets: none given means as many as fit.
+        """Return the `max_tokens` a request of this prompt gets: none given means as many as fit; 0, that it is pooled.
 
         Raises: `RequestError` if the request could not be served even alone.
         """
         limit = self._config.max_model_len
         if prompt_len < 1:
             raise RequestError("the prompt has no tokens; give at least 1", parameter="prompt", value=prompt_len)
-        if prompt_len >= limit:
+        least = 0 if max_tokens == 0 else 1
+        if prompt_len > limit - least:
+            with_output = ", and with 1 output token it" if least else ", and"
             raise RequestError(
-                f"the prompt has {prompt_len} tokens, and with 1 output token it exceeds max_model_len = {limit}; "
-                f"shorten it to at most {limit - 1} tokens or raise max_model_len",
+                f"the prompt has {prompt_len} tokens{with_output} exceeds max_model_len = {limit}; "
+                f"shorten it to at most {limit - least} tokens or raise max_model_len",
                 parameter="prompt",
                 value=prompt_len,
             )
@@ -44,7 +47,7 @@ class AdmissionPolicy:
         if most >= 1 and max_tokens is None:
             return most
         if wanted > most:
-            raise self._never_fits(prompt_len, wanted if most >= 1 else 1, most)
+            raise self._never_fits(prompt_len, wanted if most >= 1 else least, most)
         return wanted
 
     def has_room(
@@ -96,5 +99,5 @@ class AdmissionPolicy:
         )
 
     def _listed(self, counts: Iterable[int]) -> str:
-        """Return counts per group as "3 blocks + 1 state slots"."""
-        return " + ".join(f"{n} {group.unit}" for n, group in zip(counts, self._manager.groups, strict=True))
+        """Return counts per group as "3 blocks + 1 state slot"."""
+        return " + ".join(counted(n, group.unit) for n, group in zip(counts, self._manager.groups, strict=True))

@@ -25,7 +25,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 class PagedGroup:
     """Attention layers, a block for every few tokens; of a sliding window, the blocks that a token to come can see."""
 
-    unit = "blocks"
+    unit = "block"
 
     def __init__(self, group: int, block_size: int, window: int | None) -> None:
         self.group = group
@@ -62,7 +62,7 @@ class PagedGroup:
 class StateGroup:
     """Recurrent layers: one slot a request, whatever its length. Its published blocks are snapshots of slots."""
 
-    unit = "state slots"
+    unit = "state slot"
 
     def __init__(self, group: int) -> None:
         self.group = group

@@ -15,19 +15,21 @@ if TYPE_CHECKING:
     from octavo.core.executor import Executor
     from octavo.core.request import Request
     from octavo.core.scheduler import Scheduler
-    from octavo.core.step import EngineCoreOutput, SchedulerOutput
+    from octavo.core.step import EngineCoreOutput
 
-MaskSource = Callable[["SchedulerOutput"], object]
-"""Returns the allowed-token bits of a plan's logit rows, or None; works while the step is computed."""
+MaskSource = Callable[[], object]
+"""Returns the allowed-token bits of the open step's logit rows, or None; works while the step is computed."""
 
 
 class EngineCore:
     """Control plane and data plane, put together by `step`."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, masks: MaskSource = lambda _: None) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, masks: MaskSource = lambda: None) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self._masks = masks
+        self.on_planned: Callable[[], None] = lambda: None
+        """Called when a step is planned: who is woken then has the long part of the step to work in."""
         self._outputs: list[EngineCoreOutput] = []
         """Not yet returned."""
         self._is_alive = True
@@ -38,8 +40,9 @@ class EngineCore:
         Raises: what made the step fail; the plan is then still open, and `advance` undoes it.
         """
         plan = self.scheduler.schedule()
+        self.on_planned()
         handle = self.executor.submit(plan)
-        masks = self._masks(plan)
+        masks = self._masks()
         result = self.executor.sample(handle, masks)
         return self.scheduler.update(plan, result)
 

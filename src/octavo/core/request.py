@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from octavo.core.prefix_index import PrefixNode
     from octavo.core.step import Move, TokenLogprobs
     from octavo.observe.events import DeferReason
+    from octavo.pooling_params import PoolingType
     from octavo.sampling_params import SamplingParams
 
 
@@ -88,6 +89,8 @@ class Request:
     """Completion i is sampled with the seed of completion 0, plus i."""
     max_tokens: int = field(kw_only=True)
     """Resolved by `EngineCore.check_fits`; that of `params` is not read."""
+    pooling: PoolingType | None = field(default=None, kw_only=True)
+    """It generates nothing: which of its prompt's hidden states add up to its output."""
     priority: int = field(default=0, kw_only=True)
     """Smaller goes first, if the policy is "priority"."""
     cache_salt: str | None = field(default=None, kw_only=True)
@@ -162,9 +165,9 @@ class Request:
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether this completion reports the prompt's logprobs: the first does it for all."""
-        return self.params.prompt_logprobs is not None and self.index == 0
+        return self.params.scores_prompt and self.index == 0
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Whether computed blocks of others may be used; all rows are needed where each is to be scored."""
-        return not (self.params.skip_reading_prefix_cache or self.wants_prompt_logprobs)
+        """Whether computed blocks of others may be used; all rows are needed where each is scored or added up."""
+        return not (self.params.skip_reading_prefix_cache or self.wants_prompt_logprobs or self.pooling == "mean")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from octavo.core.request import Request, RequestStatus
 from octavo.core.request_queue import RequestQueue
-from octavo.core.step import EngineCoreOutput, FinishReason
+from octavo.core.step import EngineCoreOutput, Fault, FinishReason
 from octavo.observe import events as ev
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Roster:
             self.waiting.push(request)
         self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
-    def end(self, request: Request, finish_reason: FinishReason, error: str | None = None) -> list[EngineCoreOutput]:
+    def end(self, request: Request, finish_reason: FinishReason, error: Fault | None = None) -> list[EngineCoreOutput]:
         """End a request before its time; return its last output, and one for each completion not brought to life.
 
         Mutates: as `retire`.
@@ -132,13 +132,20 @@ def take_output(
     request: Request,
     finish_reason: FinishReason | None = None,
     stop_reason: int | str | None = None,
-    error: str | None = None,
+    error: Fault | None = None,
 ) -> EngineCoreOutput:
     """Return an output with all tokens of a completion that were not told yet. Mutates: request."""
-    new_ids, logprobs = request.token_ids[request.num_told_tokens :].tolist(), request.untold_logprobs or None
-    counts = (max(request.num_cached_tokens, 0), request.num_preemptions, request.seed)
     output = EngineCoreOutput(
-        request.request_id, request.index, new_ids, logprobs, None, finish_reason, stop_reason, error, *counts
+        request.request_id,
+        request.index,
+        new_token_ids=request.token_ids[request.num_told_tokens :].tolist(),
+        new_logprobs=request.untold_logprobs or None,
+        finish_reason=finish_reason,
+        stop_reason=stop_reason,
+        error=error,
+        num_cached_tokens=max(request.num_cached_tokens, 0),
+        num_preemptions=request.num_preemptions,
+        seed=request.seed,
     )
     request.num_told_tokens = request.num_tokens
     request.untold_logprobs = []

@@ -9,6 +9,7 @@ Who runs is decided in planner.py, who may start in admission.py; seats and stat
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from octavo.core.admission import AdmissionPolicy
@@ -68,9 +69,8 @@ class Scheduler:
 
         Mutates: self. Only between steps.
         """
-        outputs: list[EngineCoreOutput] = []
-        for request in self.roster.completions(request_id):
-            outputs += self.roster.end(request, "abort")
+        completions = self.roster.completions(request_id)
+        outputs = [output for request in completions for output in self.roster.end(request, "abort")]
         self.roster.drop_finished()
         return outputs
 
@@ -87,7 +87,7 @@ class Scheduler:
             roster.preempt(reversed(roster.running), "fault_search")
         requests, forks = self._planner.plan()
         if not requests:
-            raise StalledError(f"{len(roster.waiting)} requests wait and none can run")
+            raise StalledError(f"{len(roster.waiting)} waiting, and none can run")
         self._step = self._writer.write(roster.step_id, roster.released_seats, requests, forks)
         self._step.plan.state_saves = self.manager.states.plan_saves(requests)
         roster.released_seats = []
@@ -106,14 +106,19 @@ class Scheduler:
         assert step.plan is plan, "the result is that of the last plan"
         _check_result(step, result)
         self._step = None
-        self._publish(step, {step.samplers[row] for row in result.row_errors})
+        failed = {(*step.samplers, *step.poolers)[row]: reason for row, reason in result.row_errors.items()}
+        self._publish(step, failed)
         outputs = self._tell_prompt_logprobs(step, result)
         for row, (request, token_id) in enumerate(zip(step.samplers, result.token_ids, strict=True)):
-            if row in result.row_errors:
-                outputs += self.roster.end(request, "error", result.row_errors[row])
-            else:
+            if request not in failed:
                 outputs += self._take_token(request, token_id, result.logprobs[row])
-        self.num_generated_tokens += len(step.samplers) - len(result.row_errors)
+        for request, hidden_sum in zip(step.poolers, result.sums, strict=True):
+            if request not in failed:
+                outputs.append(take_output(request, "stop"))
+                outputs[-1].hidden_sum = hidden_sum
+                self.roster.retire(request, "stop", None)
+        for request, reason in failed.items():
+            outputs += self.roster.end(request, "error", reason)
         self.roster.drop_finished()
         num_decoding = self._planner.num_decoding
         self._chunk_sizer.times.observe(num_decoding, step.num_tokens - num_decoding, result.step_seconds)
@@ -125,6 +130,7 @@ class Scheduler:
 
     def _take_token(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> list[EngineCoreOutput]:
         """Give a request the token it sampled, and end it if that was the last; return what is to be told now."""
+        self.num_generated_tokens += 1
         try:
             request.token_ids.append(token_id)
             request.num_tokens += 1
@@ -133,16 +139,14 @@ class Scheduler:
             stop = check_stop(request)
         except Exception as error:
             # Stop checkers and sampled ids belong to one request; what goes wrong in them ends it alone.
-            return self.roster.end(request, "error", f"{type(error).__name__}: {error}")
+            return self.roster.end(request, "error", error)
+        is_told = stop is not None or request.is_streamed or request.num_output_tokens == 1
+        outputs = [take_output(request, *(stop or ()))] if is_told else []
         if stop is not None:
-            outputs = [take_output(request, *stop)]
             self.roster.retire(request, *stop)
-            return outputs
-        if request.is_streamed or request.num_output_tokens == 1:
-            return [take_output(request)]
-        return []
+        return outputs
 
-    def _publish(self, step: PlannedStep, failed: set[Request]) -> None:
+    def _publish(self, step: PlannedStep, failed: Collection[Request]) -> None:
         """Advance the members of a step and publish what they filled, except those whose row failed."""
         for request in step.requests:
             request.num_computed_tokens += request.num_scheduled_tokens
@@ -233,10 +237,7 @@ class Scheduler:
     def _emit_planned(self, step: PlannedStep) -> None:
         event = ev.StepPlanned(
             step_id=step.plan.step_id,
-            num_requests=len(step.requests),
-            num_tokens=step.num_tokens,
             num_decode_tokens=self._planner.num_decoding,
-            num_logit_rows=len(step.samplers),
             num_running=len(self.roster.running),
             num_waiting=len(self.roster.waiting),
             num_used_blocks=self.manager.pool.num_used_paged(),
@@ -257,7 +258,8 @@ class Scheduler:
 
 def _check_result(step: PlannedStep, result: ModelRunnerOutput) -> None:
     """Raise RuntimeError unless the result has what the plan asked for, before anything is published."""
-    wanted = (len(step.samplers), len(step.samplers), len(step.scorers))
-    given = (len(result.token_ids), len(result.logprobs), len(result.prompt_logprobs))
+    wanted = (len(step.samplers), len(step.samplers), len(step.scorers), len(step.poolers))
+    given = (len(result.token_ids), len(result.logprobs), len(result.prompt_logprobs), len(result.sums))
     if given != wanted:
-        raise RuntimeError(f"the step gave (tokens, logprobs, scored prompts) = {given}, the plan asked for {wanted}")
+        kinds = "tokens, logprobs, scored prompts, sums"
+        raise RuntimeError(f"the step gave ({kinds}) = {given}, the plan asked for {wanted}")

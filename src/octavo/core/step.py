@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from octavo.pooling_params import PoolingType
     from octavo.sampling_params import SamplingParams
 
     Int32Array = NDArray[np.int32]
+    Float64Array = NDArray[np.float64]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Fault = str | Exception
+"""Why a request ends with "error": a reason, or what was raised."""
 
 NON_FINITE_LOGITS = "the model's logits are not finite numbers, or no token is allowed"
 """The reason in `row_errors` of a row that the model gave no usable logits for."""
@@ -42,6 +46,8 @@ class SeatAssignment:
     block_ids: tuple[list[int], ...]
     """Per cache group, the block table so far; a block that was left behind by a window is -1. The table of a state
     group is one entry: the request's slot."""
+    pooling: PoolingType | None = None
+    """Nothing is sampled: the hidden states of all its rows, or of its prompt's last, are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class TokenLogprobs:
     logprobs: list[float]
     rank: int
     """1-based rank of the chosen token."""
+    scores: list[float] | None = None
+    """Logprobs of the token ids that the request lists for this position, if it does."""
 
 
 @dataclass(slots=True)
@@ -164,9 +172,11 @@ class ModelRunnerOutput:
     """[N]; None where the request asked for none."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Per index into the plan's `prompt_logprob_rows`."""
-    row_errors: dict[int, str] = field(default_factory=dict)
-    """Logit rows that could not be sampled (non-finite logits, a failing request), with the reason. Their
-    `token_ids` entry means nothing; the request ends with `error`, the others go on."""
+    sums: list[Float64Array] = field(default_factory=list)
+    """[E] each, of hidden states: of the pooled requests that this step takes to the end of their prompt, in order."""
+    row_errors: dict[int, Fault] = field(default_factory=dict)
+    """Logit rows that could not be sampled (non-finite logits, a failing request), with the reason; counted on, `sums`
+    that are not finite. Their entry means nothing; the request ends with `error`, the others go on."""
     step_seconds: float = 0.0
     """Wall time of the step, measured by the data plane: the control plane reads no clock."""
     native_seconds: float = 0.0
@@ -185,11 +195,13 @@ class EngineCoreOutput:
     """Which of the n completions."""
     new_token_ids: list[int]
     new_logprobs: list[TokenLogprobs] | None = None
+    hidden_sum: Float64Array | None = None
+    """The only output of a request that is pooled."""
     prompt_logprobs: list[TokenLogprobs] | None = None
     """Appended as the chunks of the prompt are computed."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    error: str | None = None
+    error: Fault | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     seed: int = 0

@@ -30,6 +30,8 @@ class PlannedStep:
     """[N] who gets the token of each logit row."""
     scorers: list[Request]
     """Who gets the logprobs of each entry of `prompt_logprob_rows`."""
+    poolers: list[Request]
+    """Who gets the sum of its hidden states."""
     forks: dict[Request, list[Request]]
     """Parent to the children that share its last prompt row."""
 
@@ -52,6 +54,7 @@ class PlanWriter:
         logit_rows, logit_seats, logit_positions, samplers = [], [], [], []
         scores: list[PromptLogprobRows] = []
         scorers: list[Request] = []
+        poolers: list[Request] = []
         row = 0
         for request in requests:
             count, start = request.num_scheduled_tokens, request.num_computed_tokens
@@ -65,7 +68,9 @@ class PlanWriter:
                     scores.append(entry)
                     scorers.append(request)
             row += count
-            if start + count == request.num_tokens:
+            if start + count == request.num_tokens and request.pooling is not None:
+                poolers.append(request)
+            elif start + count == request.num_tokens:
                 for sampler in (request, *forks[request]) if request in forks else (request,):
                     if sampler is not request:
                         tables.send(sampler)
@@ -88,7 +93,7 @@ class PlanWriter:
             logit_positions=np.array(logit_positions, np.int32),
             prompt_logprob_rows=scores,
         )
-        return PlannedStep(plan, row, requests, samplers, scorers, forks)
+        return PlannedStep(plan, row, requests, samplers, scorers, poolers, forks)
 
     def _array(self, name: str, values: list[int]) -> Int32Array:
         """Return the values as an array, the one of the last plan if they are the same."""
@@ -128,6 +133,7 @@ class _TableChanges:
                         *(list(map(_block_id, table)) for table in blocks.tables),
                         *([slot.block_id] for slot in blocks.slots),
                     ),
+                    pooling=request.pooling,
                 )
             )
         else:
@@ -154,7 +160,7 @@ def _prompt_logprob_rows(request: Request, first_row: int) -> PromptLogprobRows 
     start = request.num_computed_tokens
     first = max(request.num_scored_tokens, start + 1)
     count = min(start + request.num_scheduled_tokens + 1, request.prompt_len) - first
-    num_logprobs = request.params.prompt_logprobs
-    if count <= 0 or num_logprobs is None:
+    if count <= 0:
         return None
+    num_logprobs = request.params.prompt_logprobs or 0
     return PromptLogprobRows(request.seat, first_row + first - 1 - start, first, count, num_logprobs)

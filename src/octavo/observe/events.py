@@ -149,10 +149,7 @@ class StepPlanned(NamedTuple):
     """A plan is ready to be computed."""
 
     step_id: int
-    num_requests: int
-    num_tokens: int
     num_decode_tokens: int
-    num_logit_rows: int
     num_running: int
     num_waiting: int
     num_used_blocks: int
@@ -163,10 +160,25 @@ class StepPlanned(NamedTuple):
     """[R] tokens of each request that were computed before."""
     num_scheduled_tokens: tuple[int, ...]
     """[R] rows of each request in this step."""
-    seats: tuple[int, ...] = ()
+    seats: tuple[int, ...]
     """[R] who they are: `RequestAdmitted` and `RequestForked` tell whose seat it is."""
-    logit_seats: tuple[int, ...] = ()
+    logit_seats: tuple[int, ...]
     """[N] who samples a token."""
+
+    @property
+    def num_requests(self) -> int:
+        """R."""
+        return len(self.seats)
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the rows of all requests."""
+        return sum(self.num_scheduled_tokens)
+
+    @property
+    def num_logit_rows(self) -> int:
+        """N."""
+        return len(self.logit_seats)
 
 
 class StepFinished(NamedTuple):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from octavo.observe.events import BlockEvicted
-from octavo.observe.snapshot import PhaseSeconds, SecondView
 from octavo.observe.step_clock import StepClock, TimedStep
 
 if TYPE_CHECKING:
     from octavo.observe.events import Event
+    from octavo.observe.snapshot import SecondView
 
 SECONDS_KEPT = 60
 
@@ -42,8 +42,11 @@ class _Second:
         self.num_running, self.num_waiting = plan.num_running, plan.num_waiting
         self.num_used_blocks = max(self.num_used_blocks, plan.num_used_blocks)
         began, planned, forward, sampled, ended = step.moments
-        for index, seconds in enumerate((planned - began, forward - planned, sampled - forward, ended - sampled)):
-            self.phases[index] += seconds
+        phases = self.phases
+        phases[0] += planned - began
+        phases[1] += forward - planned
+        phases[2] += sampled - forward
+        phases[3] += ended - sampled
 
 
 class StepHistory:
@@ -85,6 +88,8 @@ class StepHistory:
 
     def last_minute(self) -> tuple[SecondView, ...]:
         """Return the seconds in which a step ended, the oldest first."""
+        from octavo.observe.snapshot import PhaseSeconds, SecondView  # for those who look; a start does without
+
         now = int(self._clock())
         return tuple(
             SecondView(

@@ -6,8 +6,10 @@ One schema for all who look: `LLM.snapshot()` in the process, JSON for a server 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 View = TypeVar("View", bound="DataclassInstance")
 
 SNAPSHOT_SCHEMA = 1
-"""Grows when a field changes its meaning or goes away; new fields may come without notice."""
+"""Grows when a field changes its meaning or goes away. New fields may come without notice: their defaults stand for
+what an older engine did not tell."""
 
 WaitReason = Literal["seats", "blocks", "token_budget", "turn"]
 """Why a request waits: no free seat, too few free blocks, no room in the last step, or others are before it."""
@@ -78,6 +81,8 @@ class RequestView:
     """Leading blocks of its tables that others may share."""
     block_ids: tuple[tuple[int, ...], ...]
     """Per cache group, its block table; -1 where a sliding window left a block behind. Empty while it waits."""
+    arrival: int = 0
+    """Ordinal of the request's arrival, which tells it from all others; a server's clients may give ids twice."""
 
 
 class BlockView(NamedTuple):
@@ -140,15 +145,38 @@ class KVCacheStats:
 
     def summary(self) -> str:
         """Return one line about the time since the start."""
-        blocks = "block" if self.peak_used_blocks == 1 else "blocks"
         text = (
-            f"KV cache: at most {self.peak_used_blocks:,} {blocks} of {self.block_size} tokens in use,"
+            f"KV cache: at most {counted(self.peak_used_blocks, 'block')} of {self.block_size} tokens in use,"
             f" {self.mean_waste:.1%} of their slots empty"
         )
         if self.num_queried_tokens:
             text += f"; {self.hit_rate:.0%} of the prompts found in the prefix cache"
-        evictions = "eviction" if self.num_evictions == 1 else "evictions"
-        return text + f"; {self.num_evictions:,} {evictions}"
+        return f"{text}; {counted(self.num_evictions, 'eviction')}"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyView:
+    """How one kind of wait is spread over the last values of it. Units: seconds; 0 where there is no value yet."""
+
+    num_values: int = 0
+    p50: float = 0.0
+    """Half of the values are at most this."""
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatenciesView:
+    """What callers waited for: of the last requests and tokens, as seen where text is made."""
+
+    queue: LatencyView = LatencyView()
+    """Per request, from its arrival until it first had a seat."""
+    ttft: LatencyView = LatencyView()
+    """Per request, from its arrival to its first token."""
+    itl: LatencyView = LatencyView()
+    """Per token after the first of its completion, since the one before."""
+    e2e: LatencyView = LatencyView()
+    """Per request, from its arrival to its last token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +202,17 @@ class EngineSnapshot:
     """Over the last ten seconds."""
     last_minute: tuple[SecondView, ...]
     """The oldest first."""
+    num_preemptions: int = 0
+    """Since the start."""
+    latencies: LatenciesView = LatenciesView()
+
+    def with_request_ids(self, names: Mapping[str, str]) -> EngineSnapshot:
+        """Return a copy with other ids for the requests that have one in `names`."""
+
+        def named(requests: tuple[RequestView, ...]) -> tuple[RequestView, ...]:
+            return tuple(replace(entry, request_id=names.get(entry.request_id, entry.request_id)) for entry in requests)
+
+        return replace(self, running=named(self.running), waiting=named(self.waiting))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `json.dumps` takes."""
@@ -185,6 +224,7 @@ class EngineSnapshot:
             ],
             "kv_cache": _plain(self.kv_cache),
             "last_minute": [_plain(second) | {"phases": _plain(second.phases)} for second in self.last_minute],
+            "latencies": {name: _plain(view) for name, view in _plain(self.latencies).items()},
         }
 
     @classmethod
@@ -206,6 +246,9 @@ class EngineSnapshot:
                 last_minute=tuple(
                     _read(SecondView, entry, phases=_read(PhaseSeconds, entry["phases"]))
                     for entry in data["last_minute"]
+                ),
+                latencies=LatenciesView(
+                    **{name: _read(LatencyView, view) for name, view in data.get("latencies", {}).items()}
                 ),
             )
         except (KeyError, TypeError) as error:

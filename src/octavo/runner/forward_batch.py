@@ -78,8 +78,7 @@ class ForwardBatchBuilder:
                 slot_mapping.append(_NO_SLOTS)
                 continue
             blocks, offsets = np.divmod(positions, np.int32(block_size))
-            slots = table.take(starts + blocks).astype(np.int64)
-            slots *= block_size
+            slots = np.multiply(table.take(starts + blocks), block_size, dtype=np.int64)
             slots += offsets
             slot_mapping.append(slots)
         return ForwardBatch(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from octavo.runner.hidden_sums import HiddenSums
 from octavo.runner.lazy_memory import lazy_zeros
 from octavo.sampling.sampler import Sampler
 
@@ -32,7 +33,13 @@ class InputBatch:
     """
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, block_sizes: Sequence[int | None], vocab_size: int
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_sizes: Sequence[int | None],
+        vocab_size: int,
+        hidden_size: int,
     ) -> None:
         """Make seats that hold nothing.
 
@@ -50,6 +57,7 @@ class InputBatch:
         self.tables_version = 0
         """Changes whenever a block table does."""
         self.sampler = Sampler(max_num_seqs, vocab_size)
+        self.hidden_sums = HiddenSums(max_num_seqs, hidden_size)
         self._num_blocks = np.zeros((len(self.block_sizes), max_num_seqs), np.int32)
 
     def apply(self, plan: SchedulerOutput) -> None:
@@ -57,6 +65,7 @@ class InputBatch:
         self.tables_version += bool(plan.assigned or plan.replaced or plan.appended)
         for seat in plan.released_seats:
             self.sampler.release(seat)
+            self.hidden_sums.release(seat)
         for assignment in plan.assigned:
             self._assign(assignment)
         for replace in plan.replaced:
@@ -85,3 +94,4 @@ class InputBatch:
             self.block_tables[group][seat, : len(block_ids)] = block_ids
             self._num_blocks[group, seat] = len(block_ids)
         self.sampler.assign(seat, assignment.params, assignment.prompt_len, assignment.seed)
+        self.hidden_sums.assign(assignment)

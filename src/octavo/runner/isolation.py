@@ -98,6 +98,8 @@ def isolate(program: Program, weights: WeightStore, ops: Sequence[Op]) -> tuple[
         program,
         body=tuple(body),
         head=(GatherRows((hidden,), (logits,), ()),),
+        pool=(),
+        pooled=None,
         values=(*values, logits),
         hidden=hidden,
         logits=logits,

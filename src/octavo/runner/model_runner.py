@@ -1,4 +1,4 @@
-"""One step of the data plane: a plan becomes arrays, the program runs, logit rows become tokens."""
+"""One step of the data plane: a plan becomes arrays, the program runs, logit rows become tokens, pooled rows sums."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from octavo.sampling.sampler import SampledRows, ScoredRows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from octavo.core.step import SchedulerOutput
+    from octavo.core.step import Fault, SchedulerOutput
     from octavo.program.forward_batch import AllowedTokens, ForwardBatch, SampleBatch, SampleOutput
     from octavo.runner.cache_memory import CacheMemory
     from octavo.runner.input_batch import InputBatch
+
+
+_NON_FINITE_HIDDEN = "the model's hidden states are not finite numbers"
 
 
 class StepProgram(Protocol):
@@ -29,6 +32,10 @@ class StepProgram(Protocol):
 
     def sample(self, batch: SampleBatch) -> SampleOutput:
         """Compute logits of hidden rows, and sample or score them."""
+        ...
+
+    def pool(self, rows: NDArray[np.int32], targets: NDArray[np.int32], sums: NDArray[np.float64]) -> float:
+        """Add the final hidden states of rows to rows of `sums`, in order; return the seconds in native code."""
         ...
 
     def cancel(self) -> None:
@@ -83,11 +90,12 @@ class ModelRunner:
             self._append(plan, token_ids, result.row_errors)
             result.token_ids = token_ids.tolist()
             _gather_logprobs(plan, batch, output, result)
+        self._pool(plan, result)
         result.native_seconds, result.forward_seconds = self._native_seconds, self._forward_seconds
         result.step_seconds = time.perf_counter() - self._started
         return result
 
-    def _append(self, plan: SchedulerOutput, token_ids: NDArray[np.int32], row_errors: dict[int, str]) -> None:
+    def _append(self, plan: SchedulerOutput, token_ids: NDArray[np.int32], row_errors: dict[int, Fault]) -> None:
         seats, positions = plan.logit_seats, plan.logit_positions
         if row_errors:
             good = np.ones(len(seats), np.bool_)
@@ -95,17 +103,29 @@ class ModelRunner:
             seats, positions, token_ids = seats[good], positions[good], token_ids[good]
         self._inputs.append_tokens(seats, positions, token_ids)
 
+    def _pool(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Add up the rows of pooled requests, and put the sums that are complete in `result`."""
+        hidden_sums = self._inputs.hidden_sums
+        rows, seats = hidden_sums.rows_of(plan)
+        if len(rows):
+            self._native_seconds += self._program.pool(rows, seats, hidden_sums.values)
+            result.sums = hidden_sums.completed_by(plan)
+            for index, hidden_sum in enumerate(result.sums, len(plan.logit_rows)):
+                if not np.isfinite(hidden_sum).all():
+                    result.row_errors[index] = _NON_FINITE_HIDDEN
+
     def _scored_rows(self, plan: SchedulerOutput) -> ScoredRows | None:
         """Return the prompt rows whose next token is scored, entry by entry."""
         if not plan.prompt_logprob_rows:
             return None
         sampler, tokens = self._inputs.sampler, self._inputs.token_ids
-        rows, token_ids, num_logprobs = [], [], []
+        rows, token_ids, num_logprobs, listed = [], [], [], []
         for entry in plan.prompt_logprob_rows:
             rows.append(np.arange(entry.first_row, entry.first_row + entry.count, dtype=np.int32))
             token_ids.append(tokens[entry.seat, entry.first_position : entry.first_position + entry.count])
             num_logprobs.append(np.full(entry.count, sampler.resolve_num_logprobs(entry.num_logprobs), np.int32))
-        return ScoredRows(np.concatenate(rows), np.concatenate(token_ids), np.concatenate(num_logprobs))
+            listed.append(sampler.prompt_score_ids(entry.seat, entry.first_position, entry.count))
+        return ScoredRows(np.concatenate(rows), np.concatenate(token_ids), np.concatenate(num_logprobs), listed)
 
 
 def _gather_logprobs(
@@ -127,12 +147,13 @@ def _gather_logprobs(
 
 
 def _token_logprobs(batch: SampleBatch, output: SampleOutput, rows: NDArray[np.int64]) -> list[TokenLogprobs]:
-    counts = batch.choices["num_logprobs"][rows].tolist()
+    wanted = batch.choices[["num_logprobs", "first_score", "num_scores"]][rows].tolist()
     entries = []
-    for row, count, (token_id, _, rank, logprob) in zip(
-        rows.tolist(), counts, output.results[rows].tolist(), strict=True
+    for row, (count, first_score, num_scores), (token_id, _, rank, logprob) in zip(
+        rows.tolist(), wanted, output.results[rows].tolist(), strict=True
     ):
         token_ids = [token_id, *output.top_ids[row, :count].tolist()]
         values = [logprob, *output.top_logprobs[row, :count].tolist()]
-        entries.append(TokenLogprobs(token_ids, values, rank))
+        scores = output.scores[first_score : first_score + num_scores].tolist() if num_scores else None
+        entries.append(TokenLogprobs(token_ids, values, rank, scores))
     return entries

@@ -6,12 +6,13 @@ a record in an array, and costs no Python of its own in a step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.errors import OctavoError
+from octavo.errors import GrammarError, OctavoError
 from octavo.program.forward_batch import EDIT_DTYPE, AllowedTokens, SampleBatch, greedy_choices
 from octavo.sampling.token_edits import TokenEdits, allowed_mask
 
@@ -45,11 +46,13 @@ class SampledRows:
 
 @dataclass(slots=True)
 class ScoredRows:
-    """Logit rows whose token is known and only wants its logprobs. Shapes: all [P]."""
+    """Logit rows whose token is known and only wants its logprobs. Shapes: all [P], but for the last."""
 
     rows: Int32Array
     token_ids: Int32Array
     num_logprobs: Int32Array
+    score_ids: Sequence[Int32Array] = ()
+    """Tokens to score beside it, -1 for none: together [P, any], equally many for the rows of one request."""
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class _Gathered:
     """[N] `CHOICE_DTYPE`; row, position, edits and mask are written anew in each step that needs it."""
     max_logprobs: int
     special_rows: list[int]
-    """Rows with edits or a mask of their own, or that fail: the others cost no Python."""
+    """Rows with edits, a mask of their own or tokens to score, or that fail: the others cost no Python."""
 
 
 class Sampler:
@@ -80,6 +83,8 @@ class Sampler:
         """Per seat that is not plain, its parameters and prompt length."""
         self._edits: dict[int, TokenEdits] = {}
         self._masks: dict[int, MaskArray] = {}
+        self._prompt_scores: dict[int, tuple[Int32Array, int]] = {}
+        """Per seat that lists token ids for prompt rows, these [rows, K], and the first of the rows."""
         self._failures: dict[int, str] = {}
 
     def assign(self, seat: int, params: SamplingParams, prompt_len: int, seed: int) -> None:
@@ -92,10 +97,15 @@ class Sampler:
             choice["top_p"] = params.top_p
             choice["min_p"] = params.min_p
             choice["seed"] = seed & 0xFFFF_FFFF_FFFF_FFFF
-            choice["num_logprobs"] = self.resolve_num_logprobs(params.logprobs)
-            self._is_plain[seat] = params.allowed_token_ids is None and not TokenEdits.needed(params)
+            lists_ids = params.logprob_token_ids is not None
+            choice["num_logprobs"] = 0 if lists_ids else self.resolve_num_logprobs(params.logprobs)
+            is_restricted = params.allowed_token_ids is not None or TokenEdits.needed(params)
+            self._is_plain[seat] = not (is_restricted or lists_ids)
             if not self._is_plain[seat]:
                 self._requests[seat] = (params, prompt_len)
+            if params.prompt_logprob_token_ids is not None:
+                ids = np.array(params.prompt_logprob_token_ids, np.int32)
+                self._prompt_scores[seat] = (ids, params.prompt_logprob_start or 0)
         except Exception as error:
             self.release(seat)
             self._is_plain[seat] = False
@@ -106,7 +116,7 @@ class Sampler:
         self._gathered = None
         self._choices[seat] = greedy_choices(0)
         self._is_plain[seat] = True
-        for table in (self._requests, self._edits, self._masks, self._failures):
+        for table in (self._requests, self._edits, self._masks, self._prompt_scores, self._failures):
             table.pop(seat, None)
 
     def resolve_num_logprobs(self, requested: int | None) -> int:
@@ -115,9 +125,21 @@ class Sampler:
             return NO_LOGPROBS
         return self._vocab_size if requested < 0 else min(requested, self._vocab_size)
 
+    def prompt_score_ids(self, seat: int, first_position: int, count: int) -> Int32Array:
+        """Return the ids that a request lists for its prompt tokens from a position on: [count, K], -1 is none."""
+        if seat not in self._prompt_scores:
+            return np.empty((count, 0), np.int32)
+        listed, start = self._prompt_scores[seat]
+        ids = np.full((count, listed.shape[1]), -1, np.int32)
+        first = first_position - 1 - start  # the row of the list for the first position: the row before predicts it
+        skipped = max(0, -first)
+        own = listed[first + skipped : first + count] if first + count > 0 else listed[:0]
+        ids[skipped : skipped + len(own)] = own
+        return ids
+
     def build(
         self, sampled: SampledRows, token_ids: NDArray[np.int32], scored: ScoredRows | None = None
-    ) -> tuple[SampleBatch, dict[int, str]]:
+    ) -> tuple[SampleBatch, dict[int, str | Exception]]:
         """Return the batch for a step's logit rows, sampled ones first, and the sampled rows that failed, with reasons.
 
         It is valid until the next one is built. A failed row stays in it, because the others keep their index; its
@@ -132,7 +154,8 @@ class Sampler:
         choices = gathered.choices
         choices["row"] = sampled.rows
         choices["position"] = sampled.positions
-        batch, errors = SampleBatch(choices, gathered.max_logprobs, _NO_EDITS, self._no_masks), {}
+        batch = SampleBatch(choices, gathered.max_logprobs, _NO_EDITS, self._no_masks)
+        errors: dict[int, str | Exception] = {}
         if gathered.special_rows or sampled.masks is not None:
             errors = self._restrict(batch, gathered.special_rows, sampled, token_ids)
         return _with_scored(batch, scored) if scored is not None else batch, errors
@@ -144,19 +167,22 @@ class Sampler:
 
     def _restrict(
         self, batch: SampleBatch, special_rows: list[int], sampled: SampledRows, token_ids: NDArray[np.int32]
-    ) -> dict[int, str]:
+    ) -> dict[int, str | Exception]:
         """Put edits and masks into the batch; return the rows that failed, with reasons."""
         choices = batch.choices
         pieces: list[bytes] = []
         masks: list[MaskArray] = []
-        errors: dict[int, str] = {}
+        has_own_masks = False
+        errors: dict[int, str | Exception] = {}
         num_edits = 0
-        choices["num_edits"] = 0
+        score_ids: list[int] = []
+        choices["num_edits"] = choices["num_scores"] = 0
         choices["allowed_row"] = ALL_ALLOWED
         if sampled.masks is not None:
             choices["allowed_row"][sampled.masks.rows] = np.arange(len(sampled.masks.rows))
-            masks = list(sampled.masks.bits)
-            errors = dict(sampled.masks.failures)
+            batch.allowed = sampled.masks.bits
+            masks = list(batch.allowed)
+            errors |= {row: GrammarError(reason) for row, reason in sampled.masks.failures.items()}
             self._gathered = None  # the next step may have no masks
         for row in special_rows:
             seat, position = int(sampled.seats[row]), int(sampled.positions[row])
@@ -170,6 +196,10 @@ class Sampler:
             choices["num_edits"][row] = len(row_edits) // EDIT_DTYPE.itemsize
             num_edits += len(row_edits) // EDIT_DTYPE.itemsize
             pieces.append(row_edits)
+            has_own_masks = has_own_masks or mask is not None
+            listed = self._requests[seat][0].logprob_token_ids or ()
+            choices["first_score"][row], choices["num_scores"][row] = len(score_ids), len(listed)
+            score_ids += listed
             restricted = int(choices["allowed_row"][row])
             if mask is not None and restricted != ALL_ALLOWED:
                 masks[restricted] = masks[restricted] & mask
@@ -178,8 +208,9 @@ class Sampler:
                 masks.append(mask)
         if pieces:
             batch.edits = np.frombuffer(bytearray().join(pieces), EDIT_DTYPE)
-        if masks:
+        if has_own_masks:
             batch.allowed = np.stack(masks)
+        batch.score_ids = np.array(score_ids, np.int32)
         return errors
 
     def _edits_at(self, seat: int, position: int, token_ids: NDArray[np.int32]) -> bytes:
@@ -208,11 +239,15 @@ def _with_scored(batch: SampleBatch, scored: ScoredRows) -> SampleBatch:
     choices["temperature"] = 1.0
     choices["forced_token"] = scored.token_ids
     choices["num_logprobs"] = scored.num_logprobs
+    if scored.score_ids:
+        choices["num_scores"] = np.concatenate([np.full(len(ids), ids.shape[1]) for ids in scored.score_ids])
+        choices["first_score"] = len(batch.score_ids) + np.cumsum(choices["num_scores"]) - choices["num_scores"]
     return SampleBatch(
         np.concatenate([batch.choices, choices]),
         max(batch.max_logprobs, int(scored.num_logprobs.max())),
         batch.edits,
         batch.allowed,
+        np.concatenate([batch.score_ids, *(ids.reshape(-1) for ids in scored.score_ids)]),
     )
 
 
