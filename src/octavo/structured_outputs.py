@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
 from octavo.errors import RequestError
@@ -110,6 +110,28 @@ class StructuredOutputsParams:
             value.encode()
         except UnicodeEncodeError as error:
             _fail(f"has text in {name} that is not valid Unicode ({error.reason})")
+
+
+@dataclass(slots=True)
+class FramedOutputs(StructuredOutputsParams):
+    """Other forms within a form around them. Made by the server, not asked for by requests."""
+
+    frame: str = ""
+    """In Lark's notation; it refers to the others as `@name`."""
+    parts: dict[str, StructuredOutputsParams] = field(default_factory=dict)
+    """The others, by name."""
+    parameter: str = "structured_outputs"
+    """The request's field that an error is to name."""
+
+    @property
+    def kind(self) -> str:
+        """Not one of the `KINDS`."""
+        return "frame"
+
+    def verify(self) -> None:
+        """Check the parts."""
+        for part in self.parts.values():
+            part.verify()
 
 
 def schema_value(schema: str | dict[str, Any] | bool | None) -> Any:

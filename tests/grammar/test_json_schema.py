@@ -24,6 +24,8 @@ def nested(depth: int) -> dict[str, Any]:
         ({"items": {"x-guidance": {"lenient": True}}}, "'x-guidance' at #/items cannot"),
         ({"prefixItems": [5]}, "#/prefixItems/0 must be a schema"),
         ({"properties": []}, "properties at # must be an object"),
+        ({"required": [{}]}, "required at # must be a list of names"),
+        ({"items": {"required": ["a", ["b"]]}}, "required at #/items must be a list of names"),
         ([], "# must be a schema"),
         ("text", "# must be a schema"),
         ({"minItems": 10**9}, "minItems at # is 1000000000; at most 100000"),

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from face_fakes import EOS, ByteTokenizer
 from grammar_helpers import VOCAB, allowed, give, make_compiler, make_matcher, random_output, texts
+from llguidance import LLExecutor
 
 from octavo import OctavoError
 from octavo.grammar.compiler import GrammarCompiler
 from octavo.grammar.masks import MaskFiller
+from octavo.grammar.matcher import fill_masks
 
 
 def test_a_mask_allows_what_the_grammar_does_and_no_special_token(compiler: GrammarCompiler) -> None:
@@ -111,6 +114,19 @@ def test_masks_are_the_same_from_any_thread() -> None:
         filled.start()
         assert allowed(matcher) == allowed(other)
         filled.join()
+
+
+def test_masks_filled_together_are_those_filled_alone(compiler: GrammarCompiler) -> None:
+    forms: list[dict[str, Any]] = [{"json_object": True}, {"regex": r'\{"[ab]*"'}, {"choice": ['{"a', '{"b']}]
+    together, alone = ([make_matcher(compiler, form, min_tokens=2) for form in forms] for _ in range(2))
+    for matcher in [*together, *alone]:
+        matcher._on_stale = lambda _: None
+    for byte in b'{"a':
+        for matcher in [*together, *alone]:
+            matcher.append(byte)
+        fill_masks(together, LLExecutor(2))
+        assert all(matcher._mask is not None for matcher in together)
+        assert [allowed(matcher) for matcher in together] == [allowed(matcher) for matcher in alone]
 
 
 def test_only_rows_with_a_grammar_get_a_mask(compiler: GrammarCompiler) -> None:

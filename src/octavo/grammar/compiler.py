@@ -1,4 +1,7 @@
-"""Compiles grammars, off the engine's thread, within limits on time and memory, and remembers the latest of them."""
+"""Compiles grammars, off the engine's thread, within limits on time and memory, and remembers the latest of them.
+
+A worker process tries each one first: what would take too long, or crash, does so there.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.errors import RequestError
+from octavo.errors import QueueFullError, RequestError
+from octavo.grammar.checker import GrammarChecker
+from octavo.grammar.library_errors import error_line
+from octavo.grammar.limits import COMPILE_SECONDS, COMPILE_STACK_BYTES, MASK_SECONDS, NICENESS, library_limits
 from octavo.grammar.masks import MaskFiller
-from octavo.grammar.matcher import CompiledGrammar, GrammarMatcher, error_text
+from octavo.grammar.matcher import CompiledGrammar, GrammarMatcher
+from octavo.structured_outputs import FramedOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
     from octavo.grammar.matcher import MaskArray
+    from octavo.grammar.sources import JsonOptions
     from octavo.sampling_params import SamplingParams
     from octavo.structured_outputs import StructuredOutputsParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
-COMPILE_SECONDS = 4.0
-"""Longest that a caller waits for a grammar, for others' to be compiled included."""
-MASK_SECONDS = 0.2
-"""Processor time that the first mask may take: later ones are filled while everybody's step runs."""
 MAX_GRAMMARS = 64
 MAX_SOURCE_CHARS = 1 << 20
 """Of all remembered grammars; what they take in memory grows with it."""
-_NICENESS = 5
-"""Of threads that compile: steps go first."""
 
 _Key = tuple[object, ...]
 
@@ -59,43 +61,50 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._slot = threading.BoundedSemaphore(1)
         """Held by the one thread that compiles."""
+        self._checker = GrammarChecker()
 
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """Return a grammar that is ready to be followed. From any thread but the engine's.
 
-        Raises: `RequestError` if it cannot be served, or takes too long to be compiled.
+        Raises: `RequestError` if it cannot be served, or takes too long to be compiled; `QueueFullError` if those
+            before it do.
         """
-        from octavo.grammar.sources import canonical_source  # with all it needs: only if somebody asks
-        from octavo.grammar.vocabulary import load_vocabulary
+        from octavo.grammar.sources import canonical_source, json_options  # with all they need: only if somebody asks
 
         if self._vocabulary is None:
             with self._lock:
-                self._vocabulary = self._vocabulary or load_vocabulary(
-                    self._tokenizer, self._vocab_size, self._eos_token_ids
-                )
+                self._vocabulary = self._vocabulary or self._get_ready()
         try:
             source = canonical_source(params)
         except ValueError as error:
-            raise _refusal(params.kind, str(error)) from None
-        options = (params.disable_any_whitespace, params.disable_additional_properties, params.whitespace_pattern)
-        key = (params.kind, source, *options)
+            raise _refusal(params, str(error)) from None
+        options = json_options(params)
+        key = (params.kind, source, options)
         found = self._find(key)
         if found is not None:
             return found
         deadline = time.monotonic() + COMPILE_SECONDS
-        if not self._slot.acquire(timeout=COMPILE_SECONDS):
-            raise _refusal(
-                params.kind, f"the grammars before it took more than {COMPILE_SECONDS:g} s to compile; try again"
-            )
+        had_to_wait = not self._slot.acquire(blocking=False)
+        if had_to_wait and not self._slot.acquire(timeout=COMPILE_SECONDS):
+            raise _too_busy()
 
         def find_or_compile() -> CompiledGrammar:
             grammar = self._find(key)
             if grammar is None:
-                grammar = self._compile(params, source)
+                grammar = self._compile(params.kind, source, options, deadline - time.monotonic())
                 self._remember(key, grammar, len(source))  # before the next one who wants it has the slot
             return grammar
 
-        return _Compilation(find_or_compile, self._slot).wait(params.kind, deadline - time.monotonic())
+        try:
+            return _Compilation(find_or_compile, self._slot).wait(params, deadline - time.monotonic())
+        except TimeoutError:
+            if had_to_wait:
+                raise _too_busy() from None
+            raise _refusal(params, f"it takes more than {COMPILE_SECONDS:g} s to compile") from None
+
+    def close(self) -> None:
+        """End the worker process; one that is needed again is started again. Idempotent."""
+        self._checker.close()
 
     def make_matcher(self, grammar: CompiledGrammar, params: SamplingParams) -> GrammarMatcher:
         """Return the state of one completion at its beginning."""
@@ -106,6 +115,17 @@ class GrammarCompiler:
             held_back=None if params.ignore_eos else params.min_tokens,
             on_stale=self.filler.note,
         )
+
+    def _get_ready(self) -> LLTokenizer:
+        from octavo.grammar.vocabulary import load_vocabulary  # with all it needs: only if somebody asks
+
+        vocabulary = load_vocabulary(self._tokenizer, self._vocab_size, self._eos_token_ids)
+        try:
+            self._checker.start()
+        except (ValueError, TimeoutError) as error:
+            reason = str(error) or "the process that checks them does not start"
+            raise RequestError(f"structured_outputs cannot be served now: {reason}.") from None
+        return vocabulary
 
     def _find(self, key: _Key) -> CompiledGrammar | None:
         with self._lock:
@@ -123,14 +143,12 @@ class GrammarCompiler:
                 _, (_, dropped) = self._known.popitem(last=False)
                 self._num_chars -= dropped
 
-    def _compile(self, params: StructuredOutputsParams, source: str) -> CompiledGrammar:
+    def _compile(self, kind: str, source: str, options: JsonOptions, seconds: float) -> CompiledGrammar:
         from llguidance import LLMatcher
 
-        from octavo.grammar.sources import library_grammar
-
         assert self._vocabulary is not None, "loaded before the first grammar"
-        started = time.thread_time()
-        start = LLMatcher(self._vocabulary, library_grammar(params, source), log_level=0, limits=_limits())
+        checked = self._checker.check(kind, source, options, seconds=seconds)
+        start = LLMatcher(self._vocabulary, checked, log_level=0, limits=library_limits())
         _check(start)
         compiled = time.thread_time()
         grammar = CompiledGrammar(start, self._vocab_size)
@@ -139,8 +157,6 @@ class GrammarCompiler:
             raise ValueError("no text of this model's tokens matches it")
         if time.thread_time() - compiled > MASK_SECONDS:
             raise ValueError(f"it is too complex: the first mask takes more than {MASK_SECONDS:g} s")
-        if time.thread_time() - started > COMPILE_SECONDS:
-            raise ValueError(f"it takes more than {COMPILE_SECONDS:g} s to compile")
         return grammar
 
 
@@ -152,22 +168,24 @@ class _Compilation:
         self._slot = slot
         self._done = threading.Event()
         self._result: CompiledGrammar | Exception | None = None
+        usual = threading.stack_size(COMPILE_STACK_BYTES)  # of all threads that are started just now; no harm
         threading.Thread(target=self._run, name="octavo-grammar", daemon=True).start()
+        threading.stack_size(usual)
 
-    def wait(self, kind: str, seconds: float) -> CompiledGrammar:
-        """Return what came of it. Raises: `RequestError` for a grammar that cannot be served, or takes too long."""
+    def wait(self, params: StructuredOutputsParams, seconds: float) -> CompiledGrammar:
+        """Return what came of it. Raises: `RequestError` for a grammar that cannot be served; TimeoutError."""
         if not self._done.wait(seconds):
-            raise _refusal(kind, f"it takes more than {COMPILE_SECONDS:g} s to compile")
+            raise TimeoutError
         if isinstance(self._result, CompiledGrammar):
             return self._result
-        if isinstance(self._result, RequestError):
+        if isinstance(self._result, (RequestError, TimeoutError)):
             raise self._result
-        raise _refusal(kind, str(self._result))
+        raise _refusal(params, str(self._result))
 
     def _run(self) -> None:
         if sys.platform == "linux":  # elsewhere priorities are of processes
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             self._result = self._work()
         except Exception as error:
@@ -177,16 +195,9 @@ class _Compilation:
             self._done.set()
 
 
-def _limits() -> LLParserLimits:
-    """Bound what one mask costs: about 7 ms of lexing, 3 ms of parsing; and memory, about 2 kB per lexer state."""
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lexer_states=50_000, verbose_errors=False)
-
-
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        raise ValueError(error_text(matcher))
+        raise ValueError(error_line(matcher.get_error()))
 
 
 def _bits(token_ids: Iterable[int], vocab_size: int) -> MaskArray:
@@ -197,5 +208,12 @@ def _bits(token_ids: Iterable[int], vocab_size: int) -> MaskArray:
     return bits
 
 
-def _refusal(kind: str, reason: str) -> RequestError:
-    return RequestError(f"structured_outputs.{kind} cannot be served: {reason}.", parameter="structured_outputs")
+def _too_busy() -> QueueFullError:
+    """Return what is said of a grammar that others have left no time."""
+    return QueueFullError(f"the grammars before it took more than {COMPILE_SECONDS:g} s to compile; try again.")
+
+
+def _refusal(params: StructuredOutputsParams, reason: str) -> RequestError:
+    if isinstance(params, FramedOutputs):
+        return RequestError(f"{params.parameter} cannot be served: {reason}.", parameter=params.parameter)
+    return RequestError(f"structured_outputs.{params.kind} cannot be served: {reason}.", parameter="structured_outputs")

@@ -6,7 +6,7 @@ A keyword that is neither enforced nor known to say nothing about the instance i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from octavo.grammar.regex_limits import MAX_WRITTEN_OUT, check_regex
@@ -21,6 +21,7 @@ MAX_LEAST_COUNT = 100_000
 
 _ONE = ("additionalItems", "additionalProperties", "items")
 _MANY = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_OTHERS = ("contains", "else", "if", "not", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties")
 _NAMED = ("$defs", "definitions", "patternProperties", "properties")
 _ENFORCED = frozenset(
     {
@@ -30,7 +31,7 @@ _ENFORCED = frozenset(
         "required", "type",
     }
 )  # fmt: skip
-_ANNOTATIONS = frozenset(
+ANNOTATIONS = frozenset(
     {
         "$anchor", "$comment", "$dynamicAnchor", "$id", "$schema", "contentEncoding", "contentMediaType",
         "contentSchema", "default", "deprecated", "description", "discriminator", "example", "examples",
@@ -42,8 +43,7 @@ _LEAST = ("minItems", "minLength", "minProperties")
 
 def check_schema(schema: Any) -> None:
     """Raise ValueError, with the place of the fault, for a schema that cannot be served."""
-    if _nesting(schema) > MAX_NESTING:
-        raise ValueError(f"the schema is nested more than {MAX_NESTING} levels deep")
+    check_nesting(schema)
     num_properties = 0
     for place, part in _subschemas("#", schema):
         if not isinstance(part, (dict, bool)):
@@ -55,27 +55,36 @@ def check_schema(schema: Any) -> None:
         raise ValueError(f"the schema names {num_properties} properties; at most {MAX_PROPERTIES} can be served")
 
 
+def check_nesting(schema: Any) -> None:
+    """Raise ValueError for a schema that is nested too deeply for the others to look at."""
+    if _nesting(schema) > MAX_NESTING:
+        raise ValueError(f"the schema is nested more than {MAX_NESTING} levels deep")
+
+
 def without_additional_properties(schema: Any) -> Any:
     """Return a copy in which objects have no properties but the named ones, where the schema does not say otherwise."""
-    if isinstance(schema, list):
-        return [without_additional_properties(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = dict(schema)
-    for key in _ONE + _MANY:
-        if key in closed:
-            closed[key] = without_additional_properties(closed[key])
-    for key in _NAMED:
-        if isinstance(closed.get(key), dict):
-            closed[key] = {name: without_additional_properties(part) for name, part in closed[key].items()}
+    closed = map_subschemas(schema, without_additional_properties)
     if "properties" in closed or "patternProperties" in closed:
         closed.setdefault("additionalProperties", False)
     return closed
 
 
+def map_subschemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a copy of a schema with each schema that it is made of changed, those of other keywords included."""
+    copy = dict(schema)
+    for key, value in schema.items():
+        if key in _ONE + _MANY + _OTHERS:
+            copy[key] = [change(part) for part in value] if isinstance(value, list) else change(value)
+        elif key in (*_NAMED, "dependentSchemas") and isinstance(value, dict):
+            copy[key] = {name: change(part) for name, part in value.items()}
+    return copy
+
+
 def _check_keywords(place: str, schema: dict[str, Any]) -> None:
     for key in schema:
-        if key not in _ENFORCED and key not in _ANNOTATIONS and (not key.startswith("x-") or key == "x-guidance"):
+        if key not in _ENFORCED and key not in ANNOTATIONS and (not key.startswith("x-") or key == "x-guidance"):
             raise ValueError(
                 f"the keyword {key[:80]!r} at {place} cannot be enforced; leave it out, or write a grammar"
             )
@@ -90,7 +99,9 @@ def _check_keywords(place: str, schema: dict[str, Any]) -> None:
     for value in [*(values if isinstance(values, list) else []), schema.get("const")]:
         if len(json.dumps(value)) > MAX_WRITTEN_OUT:
             raise ValueError(f"a value at {place} is longer than {MAX_WRITTEN_OUT} characters")
-    required = schema.get("required", ())
+    required = schema.get("required", [])
+    if isinstance(required, list) and not all(isinstance(name, str) for name in required):
+        raise ValueError(f"required at {place} must be a list of names")
     optional = set(schema.get("properties", ())).difference(required if isinstance(required, list) else ())
     if len(optional) > MAX_OPTIONAL:
         raise ValueError(

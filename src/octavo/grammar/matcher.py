@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.errors import OctavoError
+from octavo.errors import GrammarError
+from octavo.grammar.library_errors import error_line
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLExecutor, LLMatcher
     from numpy.typing import NDArray
 
     MaskArray = NDArray[np.uint32]
-
-
-_STATE_MARK = "<non-verbose/>"
-"""In messages, where the state would be."""
-_NO_TEXT = "NoExtension"
-"""What the library says where nothing can follow and the grammar is not complete."""
 
 
 class CompiledGrammar:
@@ -73,7 +69,7 @@ class GrammarMatcher:
     def append(self, token_id: int) -> bool:
         """Take the next token; return whether it ends the output, as the end-of-text token does.
 
-        Raises: `OctavoError` if the grammar does not allow it, or is too complex to go on with.
+        Raises: `GrammarError` if the grammar does not allow it, or is too complex to go on with.
         """
         with self._lock:
             self._mask = None
@@ -82,7 +78,7 @@ class GrammarMatcher:
                 self._matcher = self._grammar.copy_start()
             was_stopped = self._matcher.is_stopped()
             if not self._matcher.consume_token(token_id):
-                raise OctavoError(_reason(self._matcher))
+                raise GrammarError(_reason(self._matcher))
             ends = was_stopped or self._matcher.stop_reason() == "EndOfSentence"
         if not ends:
             self._on_stale(self)
@@ -100,7 +96,10 @@ class GrammarMatcher:
 
     def _fill(self) -> MaskArray:
         first = self._grammar.first_mask
-        mask = first if self._matcher is None else fill_mask(self._matcher, 32 * len(first))
+        return self._restricted(first if self._matcher is None else fill_mask(self._matcher, 32 * len(first)))
+
+    def _restricted(self, mask: MaskArray) -> MaskArray:
+        """Return what is allowed of what the grammar allows."""
         if self._held_back is None or self._num_tokens < self._held_back:
             others = mask & ~self._ends
             mask = others if others.any() else mask
@@ -111,6 +110,28 @@ class GrammarMatcher:
         return mask
 
 
+def fill_masks(matchers: Sequence[GrammarMatcher], executor: LLExecutor) -> None:
+    """Fill the next mask of several completions at once, on the threads of `executor`; a mask that is there stays.
+
+    Releases the GIL, and holds the locks of all of them meanwhile.
+    """
+    with contextlib.ExitStack() as locks:
+        for matcher in matchers:
+            locks.enter_context(matcher._lock)
+        stale: list[GrammarMatcher] = []
+        rows: list[tuple[LLMatcher, int]] = []
+        for matcher in matchers:
+            if matcher._mask is None and matcher._matcher is not None:
+                rows.append((matcher._matcher, len(rows)))
+                stale.append(matcher)
+        if not stale:
+            return
+        masks = np.zeros((len(stale), len(stale[0]._grammar.first_mask)), np.uint32)
+        executor.unsafe_compute_mask_ptr(rows, masks.ctypes.data, masks[0].nbytes, len(rows))
+        for matcher, mask in zip(stale, masks, strict=True):
+            matcher._mask = matcher._restricted(mask)
+
+
 def fill_mask(matcher: LLMatcher, vocab_size: int) -> MaskArray:
     """Return the allowed-token bits of the next token. Releases the GIL."""
     mask = np.zeros(-(-vocab_size // 32), np.uint32)
@@ -119,10 +140,4 @@ def fill_mask(matcher: LLMatcher, vocab_size: int) -> MaskArray:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    return f"the grammar cannot be followed any further: {error_text(matcher)}"
-
-
-def error_text(matcher: LLMatcher) -> str:
-    """Return what went wrong in one line, without the library's dump of its state."""
-    text = " ".join(matcher.get_error().replace(_STATE_MARK, "").split())
-    return f"it matches no text ({text})" if text.startswith(_NO_TEXT) else text[:300] or "it is too complex"
+    return f"the grammar cannot be followed any further: {error_line(matcher.get_error())}"

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from octavo.grammar.json_schema import check_schema, without_additional_properties
+from octavo.grammar.json_schema import check_nesting, check_schema, without_additional_properties
 from octavo.grammar.lark_limits import check_terminals
 from octavo.grammar.regex_limits import MAX_WRITTEN_OUT, check_regex
-from octavo.structured_outputs import schema_value
+from octavo.grammar.schema_rewrites import rewrite_schema
+from octavo.structured_outputs import FramedOutputs, schema_value
 
 if TYPE_CHECKING:
     from octavo.structured_outputs import StructuredOutputsParams
 
-MAX_CHARS = {"json": 1 << 18, "regex": 1 << 15, "choice": 1 << 16, "grammar": 1 << 16, "json_object": 1 << 10}
+MAX_CHARS = {
+    "json": 1 << 18, "regex": 1 << 15, "choice": 1 << 16, "grammar": 1 << 16, "json_object": 1 << 10,
+    "frame": 1 << 18,
+}  # fmt: skip
 """Of each kind of source: compiling the largest takes well under a second."""
+
+
+class JsonOptions(NamedTuple):
+    """How JSON is written, where the form is JSON."""
+
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
 
 
 def canonical_source(params: StructuredOutputsParams) -> str:
@@ -22,56 +35,73 @@ def canonical_source(params: StructuredOutputsParams) -> str:
 
     Raises: ValueError if it is too long; `RequestError` if a schema's text is not JSON.
     """
+    if isinstance(params, FramedOutputs):
+        parts = {name: (part.kind, canonical_source(part), json_options(part)) for name, part in params.parts.items()}
+        return _within("frame", json.dumps([params.frame, parts], ensure_ascii=False))
     value: Any = getattr(params, params.kind)
-    if params.kind == "json":
-        _check_length("json", len(value) if isinstance(value, str) else 0)
-        value = schema_value(value)
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    except (TypeError, RecursionError):
-        raise ValueError("the json schema has values that JSON has not, or is nested too deeply") from None
-    _check_length(params.kind, len(text))
-    return text
+    if _is_longer(value, MAX_CHARS[params.kind]):
+        raise _too_long(params.kind)
+    return _within(params.kind, _as_text(schema_value(value) if params.kind == "json" else value))
 
 
-def library_grammar(params: StructuredOutputsParams, source: str) -> str:
+def json_options(params: StructuredOutputsParams) -> JsonOptions:
+    """Return what the grammar depends on besides its kind and source."""
+    return JsonOptions(params.disable_any_whitespace, params.disable_additional_properties, params.whitespace_pattern)
+
+
+def library_grammar(kind: str, source: str, options: JsonOptions) -> str:
     """Return the grammar in llguidance's own notation.
 
     Raises: ValueError with the reason why it cannot be served.
     """
     from llguidance import LLMatcher
 
-    if params.kind == "regex":
+    if kind == "frame":
+        return _framed_grammar(source)
+    if kind == "regex":
         check_regex(source)
         return LLMatcher.grammar_from_regex(source)
-    if params.kind == "choice":
-        if max(map(len, params.choice or ())) > MAX_WRITTEN_OUT:
+    if kind == "choice":
+        choices = json.loads(source)
+        if max(map(len, choices)) > MAX_WRITTEN_OUT:
             raise ValueError(f"a choice is longer than {MAX_WRITTEN_OUT} characters")
-        choices = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in params.choice or ())
-        return LLMatcher.grammar_from_lark(f"start: {choices}")
-    if params.kind == "grammar":
+        alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        return LLMatcher.grammar_from_lark(f"start: {alternatives}")
+    if kind == "grammar":
         lark = _as_lark(source)
         check_terminals(lark)
         return LLMatcher.grammar_from_lark(lark)
-    return _json_grammar(params, source)
+    schema: Any = json.loads(source) if kind == "json" else {"type": "object"}
+    return _json_grammar(schema, options)
 
 
-def _json_grammar(params: StructuredOutputsParams, source: str) -> str:
+def _framed_grammar(source: str) -> str:
+    frame, parts = json.loads(source)
+    grammars: list[dict[str, Any]] = [{"lark_grammar": frame}]
+    for name, (kind, text, options) in parts.items():
+        grammar = library_grammar(kind, text, JsonOptions(*options))
+        if kind in ("choice", "grammar"):  # the library takes Lark as it is
+            grammars.append({"name": name, "lark_grammar": grammar})
+        else:
+            grammars += [{**member, "name": name} for member in json.loads(grammar)["grammars"]]
+    return json.dumps({"grammars": grammars})
+
+
+def _json_grammar(schema: Any, options: JsonOptions) -> str:
     from llguidance import LLMatcher
 
-    schema: Any = {"type": "object"}
-    if params.kind == "json":
-        schema = json.loads(source)
-        check_schema(schema)
-        schema = {} if schema is True else schema
-    if params.disable_additional_properties:
+    check_nesting(schema)
+    schema = rewrite_schema(schema)
+    check_schema(schema)
+    schema = {} if schema is True else schema
+    if options.disable_additional_properties:
         schema = without_additional_properties(schema)
-    if params.whitespace_pattern is not None:
-        check_regex(params.whitespace_pattern)
+    if options.whitespace_pattern is not None:
+        check_regex(options.whitespace_pattern)
         return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema), overrides={"whitespace_pattern": params.whitespace_pattern}
+            json.dumps(schema), overrides={"whitespace_pattern": options.whitespace_pattern}
         )
-    flexible = not params.disable_any_whitespace
+    flexible = not options.disable_any_whitespace
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": flexible})
 
 
@@ -86,6 +116,34 @@ def _as_lark(source: str) -> str:
         raise ValueError(f"the grammar cannot be read: {error}") from None
 
 
-def _check_length(kind: str, num_chars: int) -> None:
-    if num_chars > MAX_CHARS[kind]:
-        raise ValueError(f"{kind} has {num_chars} characters; at most {MAX_CHARS[kind]} can be served")
+def _within(kind: str, text: str) -> str:
+    if len(text) > MAX_CHARS[kind]:
+        raise _too_long(kind)
+    return text
+
+
+def _too_long(kind: str) -> ValueError:
+    return ValueError(f"{kind} has more than {MAX_CHARS[kind]} characters")
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (TypeError, RecursionError):
+        raise ValueError("the json schema has values that JSON has not, or is nested too deeply") from None
+
+
+def _is_longer(value: Any, limit: int) -> bool:
+    """Whether a value has certainly more characters than that. Looks at no more of it than it must."""
+    parts, size = [value], 0
+    while parts and size <= limit:
+        part = parts.pop()
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, (list, tuple)):
+            size += len(part)
+            parts.extend(part[:limit])
+        elif isinstance(part, dict):
+            size += sum(len(name) for name in islice(part, limit) if isinstance(name, str))
+            parts.extend(islice(part.values(), limit))
+    return size > limit
