@@ -40,6 +40,11 @@ def test_a_place_that_does_not_exist_is_refused_before_the_run(tmp_path: Path) -
     assert (result.exit_code, "no directory" in result.output) == (1, True)
 
 
+def test_a_directory_is_refused_before_the_run(tmp_path: Path) -> None:
+    result = run_command("-o", str(tmp_path))
+    assert (result.exit_code, "is a directory: name a file in it" in result.output) == (1, True)
+
+
 def test_the_cost_is_counted_over_all_events_and_steps() -> None:
     step = StepFinished(1, 0.5, 0.25, 0.25, (1, 2))
     cost = recording_cost([RecordedEvent(0.0, event) for event in (BlockAllocated(0, 1), step, step)])

@@ -97,11 +97,19 @@ def test_flops_of_smollm2_are_those_of_a_hand_count(smollm2_path: Path) -> None:
 def test_rows_of_a_step_add_up_to_the_whole_program() -> None:
     loaded = load_program(EngineConfig(str(TINY / "llama"), num_threads=1), longest=32)
     shape = decode_step(4, 32)
-    costs = program_costs(loaded.program, shape, loaded.weights.bytes_by_name())
+    costs = program_costs(loaded.program, shape, loaded.weights.bytes_by_name(), activation_bytes=2)
     step = ProgramView(loaded).step(shape, PublishedLimits(H100), None)
     assert step.flops == sum(cost.flops for cost in costs)
     chosen = next(row for row in step.rows if row.op == CHOICE)
     assert step.bytes - chosen.bytes == sum(cost.bytes for cost in costs)
+
+
+def test_rows_are_as_wide_as_the_machines_arithmetic(smollm2_path: Path) -> None:
+    loaded = load_program(EngineConfig(str(smollm2_path)), longest=1)
+    step = ProgramView(loaded).step(decode_step(512, 1), PublishedLimits(H100), None)
+    (row,) = (row for row in step.rows if row.op.startswith(f"linear {V}x{E}"))
+    weight_bytes = max(loaded.weights.bytes_by_name().values())
+    assert row.bytes == 2 * 512 * (V + E) + weight_bytes
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3_5_text", "qwen3_5_moe"])
@@ -165,6 +173,12 @@ def test_the_command_answers_for_one_matrix_as_json() -> None:
     assert "compute-bound at B = 345" in document["summary"]
 
 
+def test_the_matrix_may_be_of_bytes() -> None:
+    arguments = ["--matrix", "4096x4096", "--dtype", "int8", "--batch-sizes", "1", "--machine", "h100", "--json"]
+    (row,) = json.loads(run_command(*arguments).output)["rows"]
+    assert row["bytes"] == 4096 * 4096 + 2 * 4096
+
+
 def test_the_command_shows_a_table_for_each_step_and_one_of_all() -> None:
     arguments = ["-m", str(TINY / "llama"), "--batch-sizes", "1,4", "--context-len", "32", "--min-seconds", "0"]
     lines = run_command(*arguments, "--num-threads", "1").output.splitlines()
@@ -179,7 +193,7 @@ def test_the_command_shows_a_table_for_each_step_and_one_of_all() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Give --model, or --matrix."),
+        ([], "give a model, or --matrix"),
         (["--matrix", "4x"], "expected outputs x inputs"),
         (["--matrix", "4x4", "--batch-sizes", "a"], "expected whole numbers"),
     ],

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
-from octavo.cli.model_option import model_option
+from octavo.cli.model_option import takes_model
 
 
 @click.command("explain", cls=EngineCommand, short_help="Generate, and tell it step by step.")
-@model_option
+@takes_model
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
 @click.option(
     "--prompt-token-ids", "token_ids", multiple=True, help="A prompt as ids with commas between, as in 504,3575,282."

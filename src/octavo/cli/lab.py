@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import takes_model
 
 _EXPERIMENTS = {
     "batching": "Static against continuous batching.",
@@ -30,7 +31,7 @@ def command() -> None:
 
 def _experiment(name: str, text: str) -> click.Command:
     @click.command(name, cls=EngineCommand, help=text)
-    @click.option("-m", "--model", default="smollm2-135m", show_default=True, help="As for `octavo generate`.")
+    @takes_model(default="smollm2-135m")
     @click.option("--num-requests", type=int, help="Of the workload.  [default: what shows the effect]")
     @click.option("--rounds", type=int, default=1, show_default=True, help="Runs of each policy; the fastest counts.")
     @click.option("--plot", type=click.Path(dir_okay=False), help="Draw it: a .png or .svg file.")

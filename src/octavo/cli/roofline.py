@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, flags_of, given_engine_options
+from octavo.cli.model_option import takes_model
+from octavo.config import Dtype, EngineConfig
+from octavo.explain.machines import DTYPE_BYTES
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.explain.roofline import RooflineReport, RooflineStep
@@ -19,28 +23,32 @@ _ROW_HEADER = ("op", "count", "MFLOP", "MB", "FLOP/byte", "limit us", "by", "too
 _STEP_HEADER = ("B", "MFLOP", "MB", "FLOP/byte", "attention's", "limit ms", "ops ms", "step ms", "of limit", "tokens/s")
 _WIDTH = 110
 """Columns of a paragraph."""
+_DTYPES = tuple(dict.fromkeys((*DTYPE_BYTES, *get_args(Dtype))))
 _MATRIX_HEADER = ("B", "MFLOP", "MB", "FLOP/byte", "limit us", "by")
 
 
 @click.command("roofline", cls=EngineCommand, short_help="Compare each op of a step with the machine's limits.")
-@click.option("-m", "--model", help="A GGUF file, a directory, a hub id or a built-in name.")
+@takes_model(required=False)
 @click.option(
     "--matrix",
-    help="Instead of a model, one matrix, as outputs x inputs: 4096x4096; --dtype says of what, bfloat16 by default.",
+    help="Instead of a model, one matrix, as outputs x inputs: 4096x4096.",
+)
+@click.option(
+    "--dtype", type=click.Choice(_DTYPES), help="Of the matrix, bfloat16 by default; of a model, as for generate."
 )
 @click.option("--batch-sizes", default="1,8,32,256,512", show_default=True, help="Separated by commas.")
 @click.option("--context-len", type=int, default=128, show_default=True, help="Tokens of each request.")
 @click.option("--min-seconds", type=float, default=0.3, show_default=True, help="Time spent on each step, at least.")
 @click.option("--machine", help="One of the table of published peaks, for example h100.  [default: this, measured]")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-@engine_flags
+@flags_of(EngineConfig, without={"model", "dtype"})
 def command(model: str | None, matrix: str | None, as_json: bool, **flags: Any) -> None:
     """Compare each op of a step with what the machine's arithmetic and memory allow.
 
     A step makes one token for each of B requests. Its ops are timed where the model runs on this machine.
     """
     if (model is None) == (matrix is None):
-        raise click.UsageError("Give --model, or --matrix.")
+        raise click.UsageError("give a model, or --matrix")
     sizes = _numbers(flags["batch_sizes"])
     if matrix is not None:
         _show_matrix(_parsed_matrix(matrix), flags["dtype"] or "bfloat16", sizes, flags["machine"], as_json)
@@ -68,7 +76,7 @@ def _lines(report: RooflineReport) -> Iterator[str]:
 
     yield f"{report.model} on {report.machine}"
     for step in report.steps:
-        yield f"\nB = {step.batch_size}, {step.context_len} tokens of context each"
+        yield f"\nB = {step.batch_size}, {counted(step.context_len, 'token')} of context each"
         rows = [
             [
                 row.op,

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
-from octavo.cli.model_option import model_option
+from octavo.cli.model_option import takes_model
 from octavo.errors import ConfigError
 
 
 @click.command("trace", cls=EngineCommand, short_help="Record what the engine does, for ui.perfetto.dev.")
-@model_option
+@takes_model
 @click.option("-o", "--output", required=True, metavar="FILE", help="The trace, as JSON.")
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
 @click.option("--max-tokens", type=int, default=32, show_default=True, help="Tokens to generate for each prompt.")
@@ -37,6 +37,8 @@ def command(model: str, output: str, prompts: Sequence[str], **flags: Any) -> No
     from octavo.explain.recording import record_prompts, record_workload, recording_cost
     from octavo.observe.trace import chrome_trace
 
+    if Path(output).is_dir():
+        raise ConfigError(f"--output {output!r} is a directory: name a file in it.")
     if not Path(output).resolve().parent.is_dir():
         raise ConfigError(f"There is no directory for {output!r}.")
     config = EngineConfig.from_options(model, **(given_engine_options(flags) | {"record_events": True}))

@@ -11,6 +11,7 @@ from octavo.llm import LLM
 from octavo.observe.event_log import EventLog
 from octavo.observe.events import StepFinished
 from octavo.sampling_params import SamplingParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.bench.workload import Workload
@@ -42,7 +43,7 @@ class RecordingCost:
         """Return one line."""
         per_step = self.num_events / max(1, self.num_steps)
         return (
-            f"{self.num_events:,} events of {self.num_steps:,} steps; {per_step:.1f} a step"
+            f"{counted(self.num_events, 'event')} of {counted(self.num_steps, 'step')}; {per_step:.1f} a step"
             f" x {self.seconds_per_event * 1e9:,.0f} ns = {self.share:.2%} of the steps' time"
         )
 

@@ -25,6 +25,7 @@ from octavo.program.moe_ops import Moe, Route
 from octavo.program.ops import GatherRows, Linear, PagedAttention
 from octavo.runner.isolation import op_classes
 from octavo.runner.step_timer import StageTimes
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.program.cost import OpCost
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 DEFAULT_BATCH_SIZES = (1, 8, 32, 256, 512)
 CHOICE = "choose tokens"
 """The row of what follows the program: the most probable token of each logit row."""
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def this_machine() -> Machine:
     """Return this machine as one of the table: floats of any width are computed as float32 here."""
     peaks = PeakMeter(default_num_threads()).measure()
     floats = dict.fromkeys(("float32", "bfloat16", "float16"), peaks.fp32_flops_per_s)
-    source = f"measured now, {peaks.num_threads} threads, {kernels().isa}"
+    source = f"measured now, {counted(peaks.num_threads, 'thread')}, {kernels().isa}"
     bandwidth = peaks.read_bandwidth(READ_SIZES[-1])
     return Machine("this", "This machine", {**floats, "int8": peaks.int8_ops_per_s}, bandwidth, source)
 
@@ -177,14 +177,14 @@ class ProgramView:
 
     def step(self, shape: StepShape, limits: Limits, times: StageTimes | None) -> RooflineStep:
         """Return one step, with times if there are any."""
-        costs = self._costs(shape)
+        costs = self._costs(shape, limits)
         total = sum(map(self._work_model.of_op, costs), Work())
         took = None if times is None else self._took(times)
         rows = [
             self._row(name, groups, costs, limits, total.bytes, None if took is None else took[name])
             for name, groups in self._rows.items()
         ]
-        logits = Work(bytes=_FLOAT_BYTES * shape.num_logit_rows * self._program.vocab_size)
+        logits = Work(bytes=limits.activation_bytes * shape.num_logit_rows * self._program.vocab_size)
         rows.append(_row(CHOICE, 1, logits, limits, logits.bytes, None if took is None else took[CHOICE]))
         attention = [cost for cost in costs if isinstance(cost.op, PagedAttention)]
         limit = sum(row.limit_s for row in rows)
@@ -216,8 +216,9 @@ class ProgramView:
 
         return first_not_shorter(seconds, self._program.max_model_len)
 
-    def _costs(self, shape: StepShape) -> list[OpCost]:
-        return program_costs(self._program, shape, self._work_model.weight_bytes)
+    def _costs(self, shape: StepShape, limits: Limits) -> list[OpCost]:
+        weight_bytes, activation_bytes = self._work_model.weight_bytes, limits.activation_bytes
+        return program_costs(self._program, shape, weight_bytes, activation_bytes=activation_bytes)
 
     def _took(self, times: StageTimes) -> dict[str, float]:
         took = dict.fromkeys(self._rows, 0.0)
@@ -242,12 +243,12 @@ class ProgramView:
 
     def _product_seconds(self, shape: StepShape, limits: Limits) -> tuple[float, float]:
         """Return what the products of a step take at least: to compute, to read and write."""
-        costs = self._costs(shape)
+        costs = self._costs(shape, limits)
         work = sum((self._work_model.of_op(c) for c in costs if isinstance(c.op, (Linear, Moe, Route))), Work())
         return limits.compute_seconds(work), limits.memory_seconds(work.bytes, sum(cost.bytes for cost in costs))
 
     def _attention_seconds(self, shape: StepShape, limits: Limits) -> float:
-        costs = self._costs(shape)
+        costs = self._costs(shape, limits)
         work = sum((self._work_model.of_op(c) for c in costs if isinstance(c.op, PagedAttention)), Work())
         memory = limits.memory_seconds(work.bytes, sum(cost.bytes for cost in costs))
         return max(limits.compute_seconds(work), memory)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.bench.step_work import Work
-from octavo.explain.machines import Machine
+from octavo.explain.machines import DTYPE_BYTES, Machine
 from octavo.native.peaks import READ_SIZES, ThreadPeaks
+from octavo.program.cost import FLOAT_BYTES
+from octavo.wording import counted
 
 
 class Limits(Protocol):
@@ -18,6 +20,11 @@ class Limits(Protocol):
     @property
     def title(self) -> str:
         """Name and figures, on one line."""
+        ...
+
+    @property
+    def activation_bytes(self) -> int:
+        """What a number of a row takes that one op hands to the next."""
         ...
 
     def compute_seconds(self, work: Work) -> float:
@@ -42,9 +49,14 @@ class MeasuredLimits:
         int8, fp32 = self.peaks.int8_ops_per_s / 1e9, self.peaks.fp32_flops_per_s / 1e9
         bandwidth = self.peaks.read_bandwidth(READ_SIZES[-1]) / 1e9
         return (
-            f"this machine, {self.peaks.num_threads} threads, {self.isa}: {int8:,.0f} GOP/s int8, "
+            f"this machine, {counted(self.peaks.num_threads, 'thread')}, {self.isa}: {int8:,.0f} GOP/s int8, "
             f"{fp32:,.0f} GFLOP/s fp32, {bandwidth:,.1f} GB/s from memory"
         )
+
+    @property
+    def activation_bytes(self) -> int:
+        """Rows are float32 here, whatever the weights are."""
+        return FLOAT_BYTES
 
     def compute_seconds(self, work: Work) -> float:
         """Return what the arithmetic takes at least: integers at the int8 peak, the rest at that of float32."""
@@ -57,7 +69,7 @@ class MeasuredLimits:
 
 @dataclass(frozen=True, slots=True)
 class PublishedLimits:
-    """A device of the table, with 16-bit arithmetic for everything."""
+    """A device of the table, with bfloat16 arithmetic and rows for everything."""
 
     machine: Machine
 
@@ -66,6 +78,11 @@ class PublishedLimits:
         """Name and figures, on one line."""
         peak, bandwidth = self.machine.peak("bfloat16") / 1e12, self.machine.bytes_per_s / 1e12
         return f"{self.machine.title}: {peak:,.0f} TFLOP/s bfloat16, {bandwidth:g} TB/s ({self.machine.source})"
+
+    @property
+    def activation_bytes(self) -> int:
+        """Rows are in the dtype of the arithmetic."""
+        return DTYPE_BYTES["bfloat16"]
 
     def compute_seconds(self, work: Work) -> float:
         """Return what the arithmetic takes at least, all of it in bfloat16."""

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from octavo.observe.history import SECONDS_KEPT
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,7 +58,7 @@ def _headline(snapshot: EngineSnapshot, title: str) -> Text:
     text = Text(title, style="bold")
     text.append(
         f"   {len(snapshot.running)} of {snapshot.max_num_seqs} seats, {len(snapshot.waiting)} waiting"
-        f"   {snapshot.output_tokens_per_s:,.0f} tokens/s   {snapshot.num_steps:,} steps",
+        f"   {snapshot.output_tokens_per_s:,.0f} tokens/s   {counted(snapshot.num_steps, 'step')}",
         style="not bold",
     )
     return text

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from octavo.frontend.build import build
 from octavo.llm import LLM
 from octavo.observe.events import RequestFinished, StepFinished, StepPlanned
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
@@ -123,11 +124,11 @@ def walk_through(config: EngineConfig, prompts: Sequence[Any], params: SamplingP
     """
     watcher = _Watcher()
     built = build(config, events=watcher)
-    watcher.observer = built.observer
+    observer = watcher.observer = built.make_observer()
     with LLM.from_engine(built.engine) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         tokenizer = llm.get_tokenizer()
-    rows = _rows(watcher, outputs, built.observer)
+    rows = _rows(watcher, outputs, observer)
     ids = {token_id for output in outputs for token_id in _token_ids(output)}
     return Walkthrough(
         model=config.model,
@@ -279,9 +280,7 @@ def _checks(rows: Sequence[StepRow], outputs: Sequence[RequestOutput], block_siz
     ]
     if all(output.metrics is None or output.metrics.num_preemptions == 0 for output in outputs):
         prefills = "1 prefill" if num_firsts == 1 else f"{num_firsts} at the end of a prompt"
-        text = (
-            f"{num_tokens} token{'s' * (num_tokens != 1)} = {prefills} + {num_decodes} decode{'s' * (num_decodes != 1)}"
-        )
+        text = f"{counted(num_tokens, 'token')} = {prefills} + {counted(num_decodes, 'decode')}"
         checks.insert(0, Check(text, num_tokens == num_firsts + num_decodes))
     return checks
 

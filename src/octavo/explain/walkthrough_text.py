@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
 from octavo.explain.walkthrough import BlockRow, RequestStory, StepRow, Walkthrough
+from octavo.wording import counted
 
 BEFORE, NEW, EMPTY = "█", "▓", "░"
 """A slot that held a token before the step, one that the step wrote, one that holds none."""
@@ -40,8 +41,8 @@ def _alone_lines(story: Walkthrough) -> Iterator[Line]:
     """Tell of one prompt and its answer."""
     (request,) = story.requests
     num_output = len(request.output_token_ids[0])
-    prompt = _count(len(request.prompt_token_ids), "prompt token")
-    yield Line(f"{story.model}: {prompt} in, {_count(num_output, 'token')} out", is_heading=True)
+    prompt = counted(len(request.prompt_token_ids), "prompt token")
+    yield Line(f"{story.model}: {prompt} in, {counted(num_output, 'token')} out", is_heading=True)
     yield Line(_quoted(story.text(*request.prompt_token_ids), 96))
     yield Line(_cut("token ids " + " ".join(map(str, request.prompt_token_ids)), 98))
     yield Line("")
@@ -69,18 +70,19 @@ def _moral(request: RequestStory, rows: Sequence[StepRow]) -> Iterator[Line]:
     num_prefills = sum(row.kind == "prefill" for row in rows)
     num_prompt = len(request.prompt_token_ids)
     if request.num_cached_tokens:
-        yield Line(f"{request.num_cached_tokens} tokens of the prompt were in the cache already and are not fed.")
+        yield Line(
+            f"Of the prompt, {counted(request.num_cached_tokens, 'token')} came from the cache and need not be fed."
+        )
     if num_prefills == 1:
         fed = num_prompt - request.num_cached_tokens
-        yield Line(f"The prefill feeds {_count(fed, 'token')} at once and makes the first one of the answer.")
+        yield Line(f"The prefill feeds {counted(fed, 'token')} at once and makes the first one of the answer.")
     else:
         yield Line(f"The prompt is fed in {num_prefills} chunks; the last of them makes the first token of the answer.")
     if num_decodes:
         yield Line("Each decode feeds the token made before it, reads the rest from the cache, and makes one more.")
     held = rows[-1].num_cached_after if rows else 0
-    yield Line(
-        f"The last token is made and never fed: the cache ends at {num_prompt} + {held - num_prompt} = {held} tokens."
-    )
+    total = f"{num_prompt} + {held - num_prompt} = {counted(held, 'token')}"
+    yield Line(f"The last token is made and never fed: the cache ends at {total}.")
 
 
 def _block_table(name: str, row: StepRow, block_size: int) -> list[list[str]]:
@@ -119,12 +121,12 @@ def _batch_lines(story: Walkthrough) -> Iterator[Line]:
     """Tell of several answers that were made together."""
     keys = sorted({(row.request, row.completion) for row in story.steps})
     num_prompts = len(story.requests)
-    title = f"{story.model}: {_count(num_prompts, 'prompt')}, {_count(len(keys), 'answer')}, made together"
+    title = f"{story.model}: {counted(num_prompts, 'prompt')}, {counted(len(keys), 'answer')}, made together"
     yield Line(title, is_heading=True)
     for index, request in enumerate(story.requests):
         text = _quoted(story.text(*request.prompt_token_ids), 60)
         cached = f", {request.num_cached_tokens} of them cached" if request.num_cached_tokens else ""
-        yield Line(f"  request {index}: {_count(len(request.prompt_token_ids), 'token')}{cached}  {text}")
+        yield Line(f"  request {index}: {counted(len(request.prompt_token_ids), 'token')}{cached}  {text}")
     yield Line("")
     yield Line("Who is in each step: tokens fed → token made", is_heading=True)
     table = [["step", "tokens", *(answer_name(story, *key) for key in keys)]]
@@ -168,7 +170,7 @@ def _shared_lines(story: Walkthrough) -> Iterator[Line]:
     saved = sum(len(names) - 1 for _, names in users[fullest].values())
     if saved:
         yield Line("")
-        yield Line(f"Sharing saves {_count(saved, 'block')}: they would be there once more for each further user.")
+        yield Line(f"Sharing saves {counted(saved, 'block')}: they would be there once more for each further user.")
 
 
 def _cell(story: Walkthrough, row: StepRow | None, *, is_short: bool) -> str:
@@ -243,10 +245,6 @@ def _cut(text: str, width: int) -> str:
 def _columns(text: str) -> int:
     """Return how many columns of a terminal a text takes: signs of East Asian scripts take two, accents none."""
     return sum(0 if combining(sign) else 1 + (east_asian_width(sign) in "WF") for sign in text)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
