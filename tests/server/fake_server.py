@@ -1,4 +1,5 @@
-"""A server around an engine without a model: an answer says its prompt again, so that a foreign text shows.
+"""A server around an engine without a model: an answer says its prompt again, so that a foreign text shows; that of a
+chat, its last message.
 
 A prompt that begins with BROKEN makes its steps fail, with CRASH it ends the engine's thread, with HANG it stops it.
 Usage: fake_server.py [--step-seconds S] [--max-num-seqs N] and flags of the server: --api-key K …
@@ -24,8 +25,20 @@ from octavo.server.protocol.limits import RequestLimits
 
 
 class FakeTokenizer(ByteTokenizer):
-    chat_template = None
-    chat_templates: dict[str, str] = {}  # noqa: RUF012
+    chat_template = "{{ messages[-1].content }}"
+    """Of a chat, the last message is said again; --chat-template is another."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=300)
+        self.chat_templates = {"default": self.chat_template}
+
+    def render_arguments(
+        self, conversation: list[dict[str, Any]], *, chat_template: str | None = None, **options: Any
+    ) -> dict[str, Any]:
+        names = ("tools", "documents", "add_generation_prompt", "continue_final_message")
+        arguments = {name: options.pop(name) for name in names if name in options}
+        template = chat_template or self.chat_templates["default"]
+        return {**arguments, "template": template, "messages": conversation, "chat_template_kwargs": options}
 
 
 def next_token(ids: list[int], prompt_len: int) -> int:
@@ -46,7 +59,7 @@ def next_token(ids: list[int], prompt_len: int) -> int:
 @click.option("--num-blocks", type=int, default=2048)
 @flags_of(ServerOptions, without={"port"})
 def main(step_seconds: float, max_num_seqs: int, num_blocks: int, **flags: Any) -> None:
-    tokenizer = FakeTokenizer(vocab_size=300)
+    tokenizer = FakeTokenizer()
     engine, _ = make_engine(
         next_token,
         tokenizer=tokenizer,

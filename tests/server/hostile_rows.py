@@ -10,7 +10,7 @@ from typing import Any
 
 from hostile_forms import REFUSED
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 VOCAB, CONTEXT = 2048, 512
 BIG = 2**63
 
@@ -53,7 +53,23 @@ LOOP, CLASSES = "{% for i in range(10**9) %}{% endfor %}", "{{''.__class__.__mro
 URLS = (
     "http://127.0.0.1:1/", "http://169.254.169.254/", "file:///etc/passwd", "http://good\\@evil", "data:image/png,A",
 )  # fmt: skip
-TOOL = {"type": "function", "function": {"name": "../", "parameters": {"pattern": "("}}}
+
+
+def tool(name: str = "f", **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS: list[dict[str, Any]] = [
+    *({"tools": [tool(name)]} for name in ("../", "a\nb", "", "a" * 65)),
+    {"tools": [tool(pattern="(")]},
+    {"tools": [tool(properties={"x": {"pattern": "("}})]},
+    {"tools": [tool(type="bogus")]},
+    {"tools": [tool(f"f{index}") for index in range(10_000)]},
+    {"tools": [tool()], "tool_choice": "nope"},
+    {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+    {"tools": [tool(properties={"x": {"pattern": "(a+)+(?=b)"}})], "tool_choice": "required"},
+    {"tools": [tool(**{"$ref": "#"})], "tool_choice": "required"},
+]
 FORMATS = [
     5,
     {},
@@ -85,12 +101,15 @@ ROWS = [
     Row("top_p", [*each("top_p", 0, -1, 1.0001), literal("top_p", "NaN")]),
     Row("min_p and top_k", [{"min_p": 2}, {"min_p": -1}, {"top_k": -2}, {"top_k": 2**31}, {"top_k": 1.5}]),
     Row("repetition_penalty", [*each("repetition_penalty", 0, -1), literal("repetition_penalty", "Infinity")]),
+    Row("vanishing repetition_penalty", [literal("repetition_penalty", v) for v in ("1e-300", "NaN", "-Infinity")]),
     Row("other penalties", [{"presence_penalty": 2.01}, {"frequency_penalty": -2.01}, {"presence_penalty": "a"}]),
     Row("max_tokens", each("max_tokens", 0, -1, BIG, 600)),
     Row("min_tokens", [{"min_tokens": 3}, {"min_tokens": 10**9, "max_tokens": None}, {"min_tokens": -1}]),
     Row("logprobs", each("logprobs", 21, -2, "x", 10**6)),
     Row("top_logprobs", [user("a", top_logprobs=count, logprobs=True) for count in (10**6, 21, -2)], path=CHAT),
+    Row("top_logprobs alone", [user("a", top_logprobs=count) for count in (1, 5, 20)], path=CHAT),
     Row("logit_bias", each("logit_bias", {"999999": 5}, {"-1": 5}, {"a": 1}, {str(i): 1 for i in range(200_000)}, [1])),
+    Row("odd biases", [*(b'{"prompt":"a","logit_bias":{"1":%b}}' % v for v in (b"NaN", b"1e999", b'"x"', b"null"))]),
     Row("stop_token_ids", each("stop_token_ids", [VOCAB], [-1], [2**40], ["a"], [1] * 100_000)),
     Row("allowed_token_ids", each("allowed_token_ids", [VOCAB], [-1], [2**40], ["a"], [])),
     Row("bad_words", each("bad_words", [""], ["a"] * 10_000, [1], "a")),
@@ -104,7 +123,7 @@ ROWS = [
         mentions="structured_outputs",
     ),
     Row("response_format", each("response_format", *FORMATS)),
-    Row("tools", [user("a", tools=[TOOL]), user("a", tool_choice="nope"), user("a", tools=[{}] * 10_000)], path=CHAT),
+    Row("tools", [user("a", **fields) for fields in TOOLS], path=CHAT, mentions="tool"),
     Row("own template", [user("a", chat_template=text) for text in (LOOP, CLASSES, "x")], path=CHAT),
     Row(
         "template variables",
@@ -139,5 +158,15 @@ ROWS = [
     Row("stream", [{"stream": "yes"}, {"stream": True, "stream_options": 1}, {"stream": 1}]),
     Row("tokenize", [{"prompt": 5}, {"prompt": None}, {"messages": []}], path="/tokenize"),
     Row("detokenize", each("tokens", [VOCAB], [-1], "a", [2**70]), path="/detokenize"),
-    Row("embeddings", each("input", "a", [[1]], None), (400, 404, 501), path="/v1/embeddings"),
+    Row("input", each("input", "", [], None, 5, [""], ["a", 1], [[]], [VOCAB], [[-1]], "\0" * 600), path=EMBEDDINGS),
+    Row("many inputs", each("input", ["a"] * 1025, [[1]] * 100_000, [""] * 2000), path=EMBEDDINGS),
+    Row("long inputs", each("input", [1] * 513, ["a", [1]], "a b " * 100_000), path=EMBEDDINGS),
+    Row("dimensions", [{"input": "a", "dimensions": n} for n in (0, -1, 65, BIG, 1.5, "4", [1])], path=EMBEDDINGS),
+    Row("encoding", [{"input": "a", "encoding_format": f} for f in ("bytes", "", 5, ["float"])], path=EMBEDDINGS),
+    Row(
+        "normalize",
+        [{"input": "a", "normalize": n} for n in (True, 1, "x")],
+        mentions="use_activation",
+        path=EMBEDDINGS,
+    ),
 ]

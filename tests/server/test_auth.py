@@ -9,7 +9,8 @@ from server_process import TINY_LLAMA, ServerProcess, serve
 
 KEYS = ("a-key", "another ключ")
 PROTECTED = (
-    "/v1/models", "/v1/completions", "/tokenize", "/metrics", "/load", "/openapi.json", "/nope", "/", "//v1/models",
+    "/v1/models", "/v1/completions", "/tokenize", "/metrics", "/load", "/openapi.json", "/nope", "//", "//v1/models",
+    "/dashboard/", "//dashboard", "/dashboard/../v1/models",
     "/V1/models", "/v1/../v1/models", "/v1%2fmodels", "/health/", "/health/../v1/models", "//health", "/HEALTH",
     "/health%20", "/version/x", "/v1/models?/health", "/v1/models;/health", "/api", "/api/v1/models", "/api//health",
 )  # fmt: skip

@@ -33,6 +33,11 @@ def make_chat(custom_id: str, **body: Any) -> dict[str, Any]:
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
+def make_embedding(custom_id: str, text: Any, **body: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "input": text, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body}
+
+
 def write_lines(path: Path, *lines: Any) -> Path:
     """Objects as JSON, texts as they are."""
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
@@ -73,6 +78,17 @@ def test_a_list_of_prompts_is_answered_in_one_line(tmp_path: Path) -> None:
     assert [choice["text"] for choice in answer["response"]["body"]["choices"]] == ["one", "two"]
 
 
+def test_texts_are_embedded_beside_others_that_are_gone_on_with(tmp_path: Path) -> None:
+    lines = make_embedding("a", ["a", "bc"], use_activation=False), make_request("b"), make_embedding("c", "a")
+    answers = {line["custom_id"]: line["response"]["body"] for line in run(tmp_path, *lines)}
+    assert [entry["embedding"] for entry in answers["a"]["data"]] == [[97, 0, 1, 0], [99, 1, 1, 0]]
+    assert answers["a"]["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert answers["a"]["object"] == "list"
+    assert answers["b"]["choices"][0]["text"] == "say b"
+    (entry,) = answers["c"]["data"]
+    assert sum(value * value for value in entry["embedding"]) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -81,7 +97,8 @@ def test_a_list_of_prompts_is_answered_in_one_line(tmp_path: Path) -> None:
         ('{"custom_id": 5, "method": "POST", "url": "/v1/completions", "body": {}}', "custom_id"),
         ({**make_request("b"), "method": "GET"}, "method must be POST"),
         ({**make_request("b"), "url": "/v1/images"}, "url must be one of"),
-        ({**make_request("b"), "url": "/v1/embeddings"}, "no embeddings"),
+        (make_embedding("b", ""), "prompt cannot be empty"),
+        (make_embedding("b", "x", dimensions=5), "dimensions is 5"),
         ({**make_request("b"), "body": 5}, "JSON object"),
         (make_request("b", n=0), "n must be in"),
         (make_request("b", model="other"), "does not exist"),
@@ -91,8 +108,8 @@ def test_a_list_of_prompts_is_answered_in_one_line(tmp_path: Path) -> None:
         (make_chat("b", messages=[]), "messages must be"),
     ],
     ids=[
-        "torn", "list", "id", "method", "url", "embeddings", "body", "parameter", "model", "stream", "length", "room",
-        "chat",
+        "torn", "list", "id", "method", "url", "input", "dimensions", "body", "parameter", "model", "stream", "length",
+        "room", "chat",
     ],
 )  # fmt: skip
 def test_a_bad_line_gets_an_error_and_the_others_their_answers(tmp_path: Path, line: Any, message: str) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from server_process import ServerProcess
+from pydantic import BaseModel, Field
+from server_process import TINY_LLAMA, ServerProcess
+
+from octavo import EngineConfig
+from octavo.frontend.resolve import load_tokenizer, resolve
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the packages, about each other
 MESSAGES: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say something."}]
@@ -91,6 +96,54 @@ def test_openai_reads_chat_logprobs(server: ServerProcess, answer: str) -> None:
     assert all(entry.top_logprobs[0].logprob == entry.logprob for entry in content)
 
 
+class Ticket(BaseModel):
+    """What to do about a complaint."""
+
+    kind: Literal["refund", "repair"]
+    urgent: bool
+    places: list[Literal["front", "back"]] = Field(min_length=1, max_length=2, description="Where it is broken")
+    days: int | None = Field(ge=0, le=9)
+
+
+@functools.cache
+def no_spaces() -> dict[str, int]:
+    """Keeps a model that knows nothing from filling an answer with the whitespace that JSON allows."""
+    config = EngineConfig.from_options(TINY_LLAMA)
+    tokenizer = load_tokenizer(config, resolve(config).model)
+    return {str(token_id): -100 for token_id in range(2048) if tokenizer.id_to_bytes(token_id).isspace()}
+
+
+def test_openai_parses_an_answer_into_a_model(server: ServerProcess) -> None:
+    with openai_client(server) as client:
+        for seed in range(3):
+            reply = client.chat.completions.parse(
+                model="tiny",
+                messages=MESSAGES,
+                response_format=Ticket,
+                max_tokens=200,
+                seed=seed,
+                logit_bias=no_spaces(),
+            )
+            assert isinstance(reply.choices[0].message.parsed, Ticket)
+
+
+def test_openai_parses_a_streamed_answer_into_the_same_model(server: ServerProcess) -> None:
+    asked: Any = {"model": "tiny", "messages": MESSAGES, "response_format": Ticket, "max_tokens": 200, "seed": 1}
+    asked["logit_bias"] = no_spaces()
+    with openai_client(server) as client:
+        whole = client.chat.completions.parse(**asked)
+        with client.chat.completions.stream(**asked) as stream:
+            streamed = stream.get_final_completion()
+    assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+
+
+def test_openai_says_so_where_a_parsed_answer_is_cut(server: ServerProcess) -> None:
+    from openai import LengthFinishReasonError
+
+    with openai_client(server) as client, pytest.raises(LengthFinishReasonError):
+        client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=Ticket, max_tokens=3)
+
+
 def test_openai_passes_the_extras_on(server: ServerProcess) -> None:
     with openai_client(server) as client:
         reply = client.completions.create(
@@ -112,8 +165,9 @@ def test_openai_raises_what_it_should(server: ServerProcess) -> None:
         assert bad.value.param == "temperature"
         with pytest.raises(openai.NotFoundError, match="does not exist"):
             client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
-        with pytest.raises(openai.BadRequestError, match="embeddings"):
-            client.embeddings.create(model="tiny", input="x")
+        with pytest.raises(openai.BadRequestError, match="dimensions is 65") as bad:
+            client.embeddings.create(model="tiny", input="x", dimensions=65)
+        assert bad.value.param == "dimensions"
 
 
 def test_openai_async_streams_at_the_same_time(server: ServerProcess, answer: str) -> None:

@@ -152,7 +152,7 @@ def test_what_is_not_http_gets_400_and_is_closed(server: ServerProcess) -> None:
     for sent in (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
         b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /nowhere HTTP/9.9\r\n\r\n",
         b"\r\n" * 10 + b"\0\0\0\r\n\r\n",
     ):
         answer = exchange(server, sent)

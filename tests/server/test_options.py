@@ -62,6 +62,17 @@ def test_the_log_is_json_with_request_ids_and_without_texts(trusting: ServerProc
     assert "secret" not in trusting.log()
 
 
+def test_the_log_begins_with_what_is_served(trusting: ServerProcess) -> None:
+    (line,) = [line for line in trusting.log().splitlines() if '"model ' in line]
+    assert "context of 512 tokens, KV cache of up to " in line
+    assert "form of calls: not known, of thoughts: none" in line
+
+
+def test_a_parser_for_a_template_without_tools_is_warned_of() -> None:
+    with serve(TINY_LLAMA, "--tool-call-parser", "hermes", "--chat-template", "{{ messages }}") as process:
+        assert "the model will not see those of requests" in process.log()
+
+
 def test_a_request_past_its_deadline_gets_504(strict: ServerProcess) -> None:
     response = strict.complete("a" * 100, max_tokens=100)
     assert response.status_code == 504
@@ -99,7 +110,7 @@ def test_a_port_in_use_ends_the_start_with_a_message() -> None:
         command = [sys.executable, "-m", "octavo", "serve", str(TINY_LLAMA), "--port", str(taken.getsockname()[1])]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode not in (0, None)
-    assert "address already in use" in result.stderr
+    assert "another program listens there" in result.stderr
     assert "Traceback" not in result.stderr
 
 

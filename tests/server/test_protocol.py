@@ -10,6 +10,7 @@ import pytest
 from face_fakes import ByteTokenizer, echo_prompt, make_llm
 
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
+from octavo.frontend.input_processor import EngineInput
 from octavo.llm import LLM
 from octavo.outputs import Logprob
 from octavo.sampling_params import RequestOutputKind, SamplingParams
@@ -39,6 +40,10 @@ def parse(kind: str, context: ProtocolContext | None = None, **body: Any) -> Cal
     return parser(json.dumps(body).encode(), context or make_context())
 
 
+def make_input(num_tokens: int) -> EngineInput:
+    return EngineInput(None, [5] * num_tokens, SamplingParams())
+
+
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
     llm, _ = make_llm(next_token=echo_prompt)
@@ -66,7 +71,8 @@ def prepared(kind: str, context: ProtocolContext | None, body: dict[str, Any]) -
     call = parse(kind, context, **{"temperature": 0, "max_tokens": 50, **body})
     if call.conversation is None:
         return call, call.prompts
-    return call, call.with_rendered(ByteTokenizer().apply_chat_template(**call.conversation))
+    call = call.with_rendered(ByteTokenizer().apply_chat_template(**call.conversation))
+    return call, call.prompts
 
 
 # ---------------------------------------------------------------- parameters
@@ -94,9 +100,21 @@ def test_null_is_no_limit_for_a_completion() -> None:
 
 def test_a_length_that_does_not_fit_is_refused_with_all_numbers() -> None:
     call = parse("completion", max_tokens=50)
-    call.check_room(50, 100)
+    call.checked_inputs([make_input(50)], 100)
     with pytest.raises(RequestError, match=r"50 and the prompt has 51 tokens.* length is 100"):
-        call.check_room(51, 100)
+        call.checked_inputs([make_input(50), make_input(51)], 100)
+
+
+def test_a_form_that_cannot_be_served_is_told_in_the_words_of_the_body() -> None:
+    fault = RequestError("structured_outputs.json cannot be served: why.", parameter="structured_outputs")
+    forms: dict[str, dict[str, Any]] = {
+        "response_format": {"type": "json_object"},
+        "structured_outputs": {"regex": "a"},
+    }
+    for name, form in forms.items():
+        with pytest.raises(RequestError, match=rf"^prompt 1: {name}\.json cannot be served: why\.$") as refusal:
+            parse("completion", None, **{name: form}).checked_inputs([make_input(1), fault], 100)
+        assert refusal.value.parameter == name
 
 
 def test_streams_ask_for_deltas_and_others_for_the_end() -> None:
@@ -209,7 +227,7 @@ def test_deep_nesting_is_refused(start: bytes, depth: int) -> None:
 
 def test_a_model_is_known_by_each_of_its_names() -> None:
     assert parse("completion", model="alias").params.n == 1
-    with pytest.raises(ApiError, match="does not exist") as error:
+    with pytest.raises(ApiError, match="does not exist; this server has `") as error:
         parse("completion", model="a" * 1_000_000)
     assert error.value.status == 404
     assert len(error.value.body()) < 400

@@ -147,8 +147,16 @@ def test_a_length_that_does_not_fit_is_refused_with_its_numbers(server: ServerPr
     response = server.complete([5] * 500, max_tokens=13)
     assert response.status_code == 400
     message = response.json()["error"]["message"]
-    assert all(number in message for number in ("512", "500", "13"))
+    assert all(number in message for number in ("512", "500", "13", "at most 12 are left"))
     assert server.complete([5] * 500, max_tokens=12).status_code == 200
+
+
+def test_a_path_that_is_not_there_says_where_to_look(server: ServerProcess) -> None:
+    missing = server.client.post("/v1/v1/chat/completions", json={})
+    assert missing.status_code == 404
+    assert "The base URL of OpenAI's clients ends in /v1" in missing.json()["error"]["message"]
+    wrong = server.client.get("/v1/completions")
+    assert (wrong.status_code, wrong.json()["error"]["message"]) == (405, "Method Not Allowed: use POST.")
 
 
 @pytest.mark.parametrize("prompt", ["", [""]], ids=["text", "list"])

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import jsonschema
 import pytest
 from server_process import ServerProcess, stream_texts
@@ -70,41 +66,13 @@ def test_a_stream_says_what_the_whole_answer_does(server: ServerProcess) -> None
     assert re.fullmatch(r"\d{3}-\d{4}", whole)
 
 
-@pytest.fixture
-def neighbour(server: ServerProcess) -> Iterator[list[float]]:
-    """Times at which a stream beside the test got something."""
-    times: list[float] = []
-    stop = threading.Event()
-
-    def read() -> None:
-        body = {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True, "seed": 1}
-        with httpx.Client(timeout=60.0) as client:
-            while not stop.is_set():
-                with client.stream("POST", f"{server.url}/v1/completions", json=body) as response:
-                    for _ in stream_texts(response):
-                        times.append(time.monotonic())
-                        if stop.is_set():
-                            break
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    yield times
-    stop.set()
-    thread.join()
-
-
-@pytest.mark.slow
-def test_a_form_that_takes_long_to_compile_does_not_stop_the_neighbours(
-    server: ServerProcess, neighbour: list[float]
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_becomes_too_complex_on_the_way_is_the_fault_of_its_request(
+    server: ServerProcess, stream: bool
 ) -> None:
-    chat(server, structured_outputs={"regex": "a"})
-    properties = {str(index): {"type": "string"} for index in range(1500)}
-    started = time.monotonic()
-    body = {
-        "prompt": "a",
-        "max_tokens": 1,
-        "structured_outputs": {"json": {"type": "object", "properties": properties}},
-    }
-    server.client.post("/v1/completions", json=body)
-    ended = time.monotonic()
-    assert len([at for at in neighbour if started <= at <= ended]) > 10
+    grammar = {"grammar": 'start: (("a"{9999}){9999}){9999}'}
+    body = {"prompt": "a", "max_tokens": 60, "structured_outputs": grammar, "stream": stream}
+    response = server.client.post("/v1/completions", json=body)
+    assert response.status_code == 400 or stream
+    assert '"code":400' in response.text
+    assert "grammar" in response.text

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
-from octavo.cli.model_option import model_option
+from octavo.cli.model_option import takes_model
 from octavo.cli.server_extra import server_extra
+from octavo.wording import counted
 
 
 @click.command("run-batch", cls=EngineCommand)
@@ -28,7 +29,7 @@ from octavo.cli.server_extra import server_extra
     required=True,
     help="One answer a line, in the order in which they are ready. What it holds already is done.",
 )
-@model_option
+@takes_model
 @click.option(
     "--served-model-name",
     multiple=True,
@@ -39,7 +40,7 @@ from octavo.cli.server_extra import server_extra
 def command(
     input_file: Path, output_file: Path, model: str, served_model_name: tuple[str, ...], quiet: bool, **flags: Any
 ) -> None:
-    """Answer a file of completion and chat requests.
+    """Answer a file of completion, chat and embedding requests.
 
     May be killed at any moment: the same command goes on where it stopped, and the output holds each answer once. A
     line that cannot be served gets an answer with an error, and the exit status is 0 all the same.
@@ -47,11 +48,11 @@ def command(
     with server_extra("octavo run-batch"):
         from octavo.server.batch import run_batch
     from octavo.config import EngineConfig
-    from octavo.frontend.build import build_engine
+    from octavo.frontend.start import start_engine
 
     config = EngineConfig.from_options(model, **{"use_tqdm_on_load": not quiet, **given_engine_options(flags)})
     counts = run_batch(
-        lambda: build_engine(config),
+        lambda: start_engine(config),
         input_file,
         output_file,
         model_names=served_model_name or (model,),
@@ -60,4 +61,4 @@ def command(
     )
     if not quiet:
         before = f", {counts.num_done_before} of them before" if counts.num_done_before else ""
-        click.echo(f"{counts.num_lines} lines answered{before}; {counts.num_errors} with an error", err=True)
+        click.echo(f"{counted(counts.num_lines, 'line')} answered{before}; {counts.num_errors} with an error", err=True)

@@ -11,7 +11,9 @@ import click
 from octavo.cli.config_file import config_option
 from octavo.cli.engine_flags import EngineCommand, engine_flags, flags_of, given_engine_options, given_options
 from octavo.cli.foreign_flags import foreign_flags, given_foreign_options
+from octavo.cli.model_option import takes_model
 from octavo.cli.server_extra import server_extra
+from octavo.server.address import check_address
 from octavo.server.options import ServerOptions
 from octavo.server.protocol.limits import RequestLimits
 
@@ -20,25 +22,22 @@ _DEFAULT_TARGET_ITL_MS = 200.0
 
 
 @click.command("serve", cls=EngineCommand)
-@click.argument("model", required=False)
-@click.option("--model", "model_option", help="The model, as vLLM's older command line has it.")
+@takes_model
 @config_option
 @flags_of(ServerOptions)
 @flags_of(RequestLimits, without={"allow_request_chat_template"})
 @engine_flags
 @foreign_flags(without=ServerOptions)
 @click.pass_context
-def command(ctx: click.Context, /, model: str | None, model_option: str | None, **flags: Any) -> None:
-    """Serve a model over OpenAI's HTTP API.
+def command(ctx: click.Context, /, model: str, **flags: Any) -> None:
+    """Serve a model over OpenAI's and Anthropic's HTTP APIs.
 
     MODEL is a GGUF file, a directory, a hub id or a built-in name.
     """
-    name = model or model_option
-    if name is None:
-        raise click.UsageError("name the model to serve: octavo serve MODEL")
     with server_extra("octavo serve"):
         from octavo.server.lifecycle import run_server
     options = _server_options(given_options(ServerOptions, flags))
+    check_address(options)
     limits = RequestLimits(
         **given_options(RequestLimits, flags), allow_request_chat_template=options.trust_request_chat_template
     )
@@ -48,10 +47,10 @@ def command(ctx: click.Context, /, model: str | None, model_option: str | None, 
         **given_foreign_options(flags),
     }
     from octavo.config import EngineConfig
-    from octavo.frontend.build import build_engine
+    from octavo.frontend.start import start_engine
 
-    engine = build_engine(EngineConfig.from_options(name, **engine_options))
-    ctx.exit(run_server(engine, options, limits, name))
+    engine = start_engine(EngineConfig.from_options(model, **engine_options))
+    ctx.exit(run_server(engine, options, limits, model))
 
 
 def _server_options(given: dict[str, Any]) -> ServerOptions:

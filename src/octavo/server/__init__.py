@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's API over one engine, in one process."""
+"""The HTTP server: OpenAI's and Anthropic's APIs over one engine, in one process."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from octavo.errors import OctavoError
+from octavo.server.connection import part_sender
 from octavo.server.http import send_json, send_part, send_start
-from octavo.server.protocol.answers import error_frames
 from octavo.server.protocol.errors import ApiError, api_error, output_error
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from octavo.frontend.generation import Generation
     from octavo.outputs import RequestOutput
-    from octavo.server.protocol.answers import Answer
+    from octavo.server.protocol.answers import Answer, WholeAnswer
 
 logger = logging.getLogger("octavo.server")
 
@@ -35,54 +35,60 @@ class ClientGoneError(Exception):
 class GenerationResponse(Response):
     """Starts the request when it is sent, so that nothing runs for an answer that nobody sends.
 
+    The answer is one body, at the end.
+
     Args:
         start: queues the request.
         answer: writes what is sent.
-        is_stream: whether to send events, or one body at the end.
     """
 
-    def __init__(self, start: Callable[[], Generation], answer: Answer, *, is_stream: bool) -> None:
+    def __init__(self, start: Callable[[], Generation], answer: WholeAnswer) -> None:
         super().__init__()
         self._start = start
         self._answer = answer
-        self._is_stream = is_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run it. Raises: what ended the request before the answer began."""
-        del scope
         generation = self._start()
         watcher = asyncio.ensure_future(_stop_when_gone(receive, generation))
         try:
-            if self._is_stream:
-                await self._send_events(generation, send)
-            else:
-                await self._send_body(generation, send)
+            await self._send(generation, scope, send)
         except ClientGoneError:
             return
         finally:
             watcher.cancel()
             generation.close()
 
-    async def _send_body(self, generation: Generation, send: Send) -> None:
+    async def _send(self, generation: Generation, scope: Scope, send: Send) -> None:
+        del scope
         finished: dict[int, RequestOutput] = {}
         async for index, output in generation:
             _check(output)
             finished[index] = output
         await send_json(send, 200, self._answer.body([finished[index] for index in sorted(finished)]))
 
-    async def _send_events(self, generation: Generation, send: Send) -> None:
+
+class StreamResponse(GenerationResponse):
+    """The same, with an answer in events."""
+
+    def __init__(self, start: Callable[[], Generation], answer: Answer) -> None:
+        super().__init__(start, answer)
+        self._events = answer
+
+    async def _send(self, generation: Generation, scope: Scope, send: Send) -> None:
         """Send events as they come. The answer begins with the first, so that an error before it has its own status."""
         has_begun = False
+        send_more = part_sender(scope, send)
         try:
             async for index, output in generation:
                 _check(output)
-                events = self._answer.chunk(index, output)
+                events = self._events.chunk(index, output)
                 if events and not has_begun:
                     has_begun = True
                     await send_start(send, 200, _EVENT_STREAM, _STREAM_HEADERS)
                 if events:
-                    await send_part(send, events, more=True)
-            last = self._answer.end()
+                    await send_more(events)
+            last = self._events.end()
         except ClientGoneError:
             raise
         except Exception as error:
@@ -90,7 +96,7 @@ class GenerationResponse(Response):
                 raise
             if not isinstance(error, (ApiError, OctavoError)):
                 logger.exception("a stream failed")
-            last = error_frames(api_error(error))
+            last = self._events.failure(api_error(error))
         if not has_begun:
             await send_start(send, 200, _EVENT_STREAM, _STREAM_HEADERS)
         await send_part(send, last, more=False)

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.errors import OctavoError, RequestError
+from octavo.pooling_params import PoolingParams
 from octavo.server.batch_files import BatchError, BatchLine, BatchOutput, NumberedLine, make_line, read_lines
+from octavo.server.parsers.formats import model_format
 from octavo.server.protocol.calls import Call, ProtocolContext, parse_chat, parse_completion
-from octavo.server.protocol.errors import ApiError, api_error, embeddings_error, output_error
+from octavo.server.protocol.embeddings import EmbeddingCall, parse_embedding
+from octavo.server.protocol.errors import ApiError, api_error, output_error
 from octavo.server.protocol.limits import RequestLimits
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 1_024
 """Lines that the engine has at once: more than it can run, so that it never waits for the file."""
+_EMBEDDINGS = "/v1/embeddings"
 _PARSERS = {"/v1/completions": parse_completion, "/v1/chat/completions": parse_chat}
 
 
@@ -45,7 +49,7 @@ class _Job:
     """A line that the engine works on."""
 
     line: NumberedLine
-    call: Call
+    call: Call | EmbeddingCall
     prompts: Sequence[Prompt]
     outputs: dict[int, RequestOutput] = field(default_factory=dict)
     """Of prompts that are done, by index."""
@@ -72,6 +76,7 @@ class BatchRunner:
             default_sampling_params=engine.default_sampling_params,
             limits=RequestLimits(),
             texts=engine.tokenizer,
+            output_format=model_format(engine.tokenizer),
             fingerprint=engine.numeric_fingerprint,
             tells_cached_tokens=False,  # what was cached depends on what ran before
         )
@@ -107,17 +112,19 @@ class BatchRunner:
             raise ApiError(400, line.fault or "the line is not a request")
         if line.request.method != "POST":
             raise ApiError(400, "method must be POST.", "method")
-        if line.request.url == "/v1/embeddings":
-            raise embeddings_error()
+        if line.request.url == _EMBEDDINGS:
+            embedding = parse_embedding(bytes(line.request.body), self._context)
+            return _Job(line, embedding, embedding.prompts)
         if line.request.url not in _PARSERS:
-            raise ApiError(400, f"url must be one of {', '.join(_PARSERS)}.", "url")
+            raise ApiError(400, f"url must be one of {', '.join((*_PARSERS, _EMBEDDINGS))}.", "url")
         call = _PARSERS[line.request.url](bytes(line.request.body), self._context)
         if call.stream:
             raise RequestError("stream must be false in a batch.", parameter="stream")
         if call.conversation is None:
             return _Job(line, call, call.prompts)
         text = self._engine.tokenizer.apply_chat_template(**call.conversation)
-        return _Job(line, call, call.with_rendered(text))
+        call = call.with_rendered(text)
+        return _Job(line, call, call.prompts)
 
     def _add(self, jobs: Sequence[_Job], adds_special: bool) -> Iterator[BatchLine]:
         prompts: list[Prompt | RequestError] = [prompt for job in jobs for prompt in job.prompts]
@@ -128,7 +135,7 @@ class BatchRunner:
         for job in jobs:
             entries = list(itertools.islice(prepared, len(job.prompts)))
             try:
-                own = [self._checked(job, entry) for entry in entries]
+                own = job.call.checked_inputs(entries, self._engine.max_model_len)
             except RequestError as error:
                 refused.append((job, error))
                 continue
@@ -140,15 +147,11 @@ class BatchRunner:
         for job, reason in refused:
             yield self._write_error(job.line, api_error(reason))
 
-    def _checked(self, job: _Job, entry: EngineInput | RequestError) -> EngineInput:
-        if isinstance(entry, RequestError):
-            raise entry
-        job.call.check_room(len(entry.prompt_token_ids), self._engine.max_model_len)
-        return entry
-
-    def _seeded(self, job: _Job, prompt_index: int) -> SamplingParams:
+    def _seeded(self, job: _Job, prompt_index: int) -> SamplingParams | PoolingParams:
         """Return the parameters of one prompt with a seed that is the same whenever its line is run."""
         params = job.call.params
+        if isinstance(params, PoolingParams):
+            return params
         if params.seed is None and job.line.request is not None:
             params = params.clone()
             params.seed = _hashed(f"{self._seed}:{prompt_index}:{job.line.request.custom_id}")

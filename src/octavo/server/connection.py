@@ -1,11 +1,17 @@
-"""HTTP connections that cannot be held open by doing nothing: the head of a request, and the reading of an answer."""
+"""HTTP connections: those that cannot be held open by doing nothing, and a short way for the parts of a stream."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from octavo.server.http import send_part
+
+if TYPE_CHECKING:
+    from starlette.types import Scope, Send
 
 
 def impatient_protocol(receive_timeout: float, send_timeout: float) -> type[H11Protocol]:
@@ -60,3 +66,26 @@ def impatient_protocol(receive_timeout: float, send_timeout: float) -> type[H11P
                 self.timeout_keep_alive_handler()
 
     return ImpatientProtocol
+
+
+def part_sender(scope: Scope, send: Send) -> Callable[[bytes], Awaitable[None]]:
+    """Return what sends one more part of a stream that has begun and is not over.
+
+    With 64 streams each token passes here 64 times a step: the layers of the application, which look at the beginning
+    and the end of an answer alone, and h11's state, which a part does not change, are left out where that is possible.
+    """
+    cycle = getattr(scope["state"].get("send"), "__self__", None)
+    if not isinstance(cycle, RequestResponseCycle) or scope["http_version"] != "1.1":
+
+        async def send_through(part: bytes) -> None:
+            await send_part(send, part, more=True)
+
+        return send_through
+
+    async def send_chunk(part: bytes) -> None:
+        if cycle.flow.write_paused and not cycle.disconnected:
+            await cycle.flow.drain()
+        if not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+    return send_chunk

@@ -33,22 +33,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("octavo.server")
 
-_GIL_SLICE_SECONDS = 0.001
+_GIL_SLICE_SECONDS = 0.0002
 """How long the event loop may keep the engine's thread waiting between two kernels; Python's default is 5 ms."""
 _TELL_SECONDS = 1.0
 """After a failure: time for the errors to reach the clients."""
 _MIN_UPTIME_SECONDS = 10.0
 """A process that failed sooner after its start would fail again: it is not restarted."""
+_EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
+"""Hosts that are every address of the machine, which no browser can open."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
     """Drains on the first signal, ends the process on the second."""
 
-    def __init__(self, config: uvicorn.Config, llm: AsyncLLM, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, llm: AsyncLLM, options: ServerOptions) -> None:
         super().__init__(config)
         self._llm = llm
-        self._shutdown_timeout = shutdown_timeout
+        self._shutdown_timeout = options.shutdown_timeout
+        self._has_dashboard = not options.disable_dashboard
         self._signal: int | None = None
 
     @contextmanager
@@ -69,6 +72,18 @@ class Server(uvicorn.Server):
         self._signal = sig
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Begin to listen, and say where the dashboard is."""
+        await super().startup(sockets)
+        if self._has_dashboard and self.started and self.config.uds is None:
+            logger.info("dashboard: %s", self._dashboard_url())
+
+    def _dashboard_url(self) -> str:
+        scheme = "https" if self.config.is_ssl else "http"
+        port = self.servers[0].sockets[0].getsockname()[1]
+        host = "localhost" if self.config.host in _EVERYWHERE else self.config.host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/dashboard"
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Let running requests end, then those that have not get an error."""
         logger.info("shutting down: running requests have %g seconds to end", self._shutdown_timeout)
@@ -88,7 +103,9 @@ def run_server(engine: LLMEngine, options: ServerOptions, limits: RequestLimits,
     _allow_many_connections()
     llm = AsyncLLM(engine, max_num_queued_reqs=options.max_num_queued_reqs, hang_seconds=options.engine_hang_timeout)
     started = time.monotonic()
-    asyncio.run(_serve(llm, options, make_state(llm, options, limits, model)))
+    state = make_state(llm, options, limits, model)
+    _introduce(engine, state)
+    asyncio.run(_serve(llm, options, state))
     if not llm.errored:
         llm.close()
         return 0
@@ -96,6 +113,20 @@ def run_server(engine: LLMEngine, options: ServerOptions, limits: RequestLimits,
     if options.on_engine_failure == "restart" and time.monotonic() - started >= _MIN_UPTIME_SECONDS:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     os._exit(1)  # a thread that hangs cannot be waited for
+
+
+def _introduce(engine: LLMEngine, state: ServerState) -> None:
+    form, capacity = state.context.output_format, engine.kv_cache_stats().capacity_bytes
+    logger.info(
+        "model %s: context of %s tokens, KV cache of up to %.2f GiB, form of calls: %s, of thoughts: %s",
+        ", ".join(state.context.model_names),
+        f"{engine.max_model_len:,}",
+        capacity / 2**30,
+        form.tools or "not known",
+        form.reasoning or "none",
+    )
+    if form.hides_tools and form.tools is not None:
+        logger.warning("the chat template says nothing of tools: the model will not see those of requests")
 
 
 def _allow_many_connections() -> None:
@@ -110,7 +141,7 @@ def _allow_many_connections() -> None:
 
 
 async def _serve(llm: AsyncLLM, options: ServerOptions, state: ServerState) -> None:
-    server = Server(_uvicorn_config(make_app(state), options), llm, options.shutdown_timeout)
+    server = Server(_uvicorn_config(make_app(state), options), llm, options)
 
     def stop_after_failure() -> None:
         logger.error("the engine has failed: the server ends")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from octavo.errors import ConfigError
+from octavo.server.parsers.formats import choose_format
 
 LogFormat = Literal["text", "json"]
 OnEngineFailure = Literal["exit", "restart"]
@@ -23,12 +24,23 @@ class ServerOptions:
     uds: str | None = None
     """Path of a Unix socket to listen on instead."""
     api_key: tuple[str, ...] = ()
-    """Key that every request must bring as a bearer token, but those for /health, /ping and /version; may be given
-    several times. Also read from OCTAVO_API_KEY, which does not show in the list of processes."""
+    """Key that every request must bring, as a bearer token or as x-api-key, but those for /health, /ping, /version and
+    the dashboard's page, which asks for it; may be given several times. Also read from OCTAVO_API_KEY, which does not
+    show in the list of processes."""
+    disable_dashboard: bool = False
+    """Do not serve /dashboard, the page that shows the engine at work."""
     served_model_name: tuple[str, ...] = ()
     """Name of the model in the API; may be given several times, answers have the first. Default: the model as given."""
     chat_template: str | None = None
     """File with a Jinja chat template, or the template itself, instead of the model's."""
+    tool_call_parser: str = "auto"
+    """Form in which the model writes tool calls: a parser's name as in vLLM, "auto" to see it from the chat template,
+    or "none" to leave calls in the text."""
+    reasoning_parser: str = "auto"
+    """Form of the model's thoughts: a parser's name as in vLLM, "auto" to see it from the chat template, or "none" to
+    leave them in the text."""
+    enable_auto_tool_choice: bool = True
+    """Let models call tools where a request leaves the choice to them; without it, such requests are refused."""
     trust_request_chat_template: bool = False
     """Let requests bring their own chat template. It runs in a sandbox with limits, but is a stranger's program."""
     chat_template_timeout: float = 5.0
@@ -94,6 +106,7 @@ class ServerOptions:
                 raise ConfigError(f"{entry.name} must be a positive number, got {value!r}.")
         if self.port > 65_535:
             raise ConfigError(f"port must be in [0, 65535], got {self.port!r}.")
+        choose_format([], tool_parser=self.tool_call_parser, reasoning_parser=self.reasoning_parser)
 
 
 _MAY_BE_ZERO = frozenset({"port", "ssl_cert_reqs", "shutdown_timeout"})

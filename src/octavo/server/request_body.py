@@ -26,7 +26,8 @@ async def read_json_body(request: Request, options: ServerOptions) -> bytes:
     """
     kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        raise ApiError(400, "Unsupported Media Type: Only 'application/json' is allowed.", "content-type")
+        rule = "Only 'application/json' is allowed; send the header Content-Type: application/json."
+        raise ApiError(400, f"Unsupported Media Type: {rule}", "content-type")
     limit = options.max_body_bytes
     announced = header(request.scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit:

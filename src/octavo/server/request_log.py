@@ -9,7 +9,8 @@ import uuid
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from octavo.server.http import header, send_json
+from octavo.server.error_bodies import error_body
+from octavo.server.http import header, send_json, served_path
 from octavo.server.protocol.errors import ApiError, api_error
 
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ current_request_id: ContextVar[str | None] = ContextVar("current_request_id", de
 """For the log: which request a line belongs to."""
 
 _GOOD_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
+_POLLED = frozenset({"/octavo/snapshot"})
+"""What an open dashboard asks several times a second: logged only where it fails."""
 _GONE = 499
 """Logged where a client left before it got an answer."""
 
 
 class RequestLog:
-    """Takes the id from `X-Request-Id` where it is a decent one, and sends it back.
+    """Takes the id from `X-Request-Id` where it is a decent one, and sends it back; keeps the connection's own `send`.
 
     Args:
         logs_access: whether to log a line for each request.
@@ -43,7 +46,7 @@ class RequestLog:
         started, status = time.monotonic(), _GONE
         given = header(scope, b"x-request-id") or b""
         request_id = given.decode() if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
-        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id, "send": send}
         token = current_request_id.set(request_id)
 
         async def send_with_id(message: Message) -> None:
@@ -58,9 +61,9 @@ class RequestLog:
         except Exception as error:
             logger.exception("a request failed")
             if status == _GONE:
-                await send_json(send_with_id, 500, api_error(error).body())
+                await send_json(send_with_id, 500, error_body(scope, api_error(error)))
         finally:
-            if self._logs_access:
+            if self._logs_access and (status >= 400 or served_path(scope) not in _POLLED):
                 path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")
                 seconds = time.monotonic() - started
                 access_logger.info("%s %s %d %.3f s", scope["method"][:16], path[:256], status, seconds)
@@ -77,6 +80,6 @@ class LimitHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if len(scope["headers"]) > self._max_headers:
             error = ApiError(431, f"the request has more than {self._max_headers} headers.")
-            await send_json(send, 431, error.body(), {b"connection": b"close"})
+            await send_json(send, 431, error_body(scope, error), {b"connection": b"close"})
             return
         await self._app(scope, receive, send)

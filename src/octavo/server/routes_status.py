@@ -47,7 +47,7 @@ def add_status_routes(app: FastAPI, state: ServerState) -> None:
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         if name not in cards:
-            raise model_not_found(name)
+            raise model_not_found(name, state.context.model_names[0])
         return json_response(_encode(cards[name]))
 
     @app.get("/metrics")

@@ -1,4 +1,4 @@
-"""Routes about text that need no model: /tokenize, /detokenize; and /v1/embeddings, which says that there are none."""
+"""Routes about text that need no model: /tokenize, /detokenize."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 
 from octavo.server.http import json_response
-from octavo.server.protocol.bodies import EmbeddingBody
 from octavo.server.protocol.calls import parse_detokenize, parse_tokenize
-from octavo.server.protocol.decoding import read_body
-from octavo.server.protocol.errors import embeddings_error
 from octavo.server.protocol.prompts import checked_token_ids
 from octavo.server.protocol.responses import DetokenizeResponse, TokenizeResponse
 from octavo.server.request_body import read_json_body
@@ -40,9 +37,3 @@ def add_text_routes(app: FastAPI, state: ServerState) -> None:
         body = parse_detokenize(await read_json_body(request, state.options), state.context)
         ids = checked_token_ids(body, engine.vocab_size)
         return json_response(_encode(DetokenizeResponse(await call_off_loop(lambda: tokenizer.decode(ids)))))
-
-    @app.post("/v1/embeddings")
-    async def embed(request: Request) -> Response:
-        body = read_body(await read_json_body(request, state.options), EmbeddingBody)
-        state.context.served_name(body.model)
-        raise embeddings_error()

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from octavo.errors import QueueFullError, RequestError
-from octavo.tokenizer.template_worker import LENGTH_BYTES
+from octavo.worker_process import LENGTH_BYTES, with_length, worker_command, worker_environment
 
 _MAX_WORKERS = 2
 """So that a template that takes its whole time does not hold up everybody."""
 _PATIENCE = 4
 """A worker has a limit of CPU time and ends itself; one that has not after so many times as long is killed."""
+_START_SECONDS = 60.0
+"""A process that has not done its first job by then never will; on a busy machine Python takes seconds to start."""
+_FIRST_JOB = msgspec.json.encode(
+    {"seconds": _START_SECONDS, "max_chars": 1, "arguments": {"template": "", "messages": []}}
+)
+"""Loads what templates need, so that its time does not count as anybody's."""
 _EXIT_SECONDS = 2.0
 """A process that is told to end gets so long to do so."""
 
@@ -32,13 +37,23 @@ class _Worker:
 
     @classmethod
     async def start(cls) -> _Worker:
+        """Return one that is ready. Raises: `QueueFullError` if the system gives it no memory or no time."""
         pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "octavo.tokenizer.template_worker")
-        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+        command = worker_command("octavo.tokenizer.template_worker")
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=worker_environment())
+        worker = cls(process)
+        try:
+            await asyncio.wait_for(worker.ask(_FIRST_JOB), _START_SECONDS)
+        except BaseException as error:
+            await worker.stop(0)
+            if isinstance(error, (EOFError, OSError, asyncio.TimeoutError)):
+                raise QueueFullError("no process for chat templates can be started; try again later.") from None
+            raise
+        return worker
 
     async def ask(self, job: bytes) -> bytes:
         """Send a job and wait for its answer. Raises: EOFError or OSError if the process has ended."""
-        self._stdin.write(len(job).to_bytes(LENGTH_BYTES, "big") + job)
+        self._stdin.write(with_length(job))
         await self._stdin.drain()
         length = int.from_bytes(await self._stdout.readexactly(LENGTH_BYTES), "big")
         return await self._stdout.readexactly(length)

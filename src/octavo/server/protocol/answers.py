@@ -1,4 +1,4 @@
-"""What both kinds of answers share: their head, the count of tokens, and the frames of a stream."""
+"""What answers share: what is asked of each, their head, the count of tokens, and the frames of a stream."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ DONE = b"data: [DONE]\n\n"
 """The last frame of every stream."""
 
 
-class Answer(Protocol):
-    """Writes the answer to one request: either `body` once, or `chunk` for every output and then `end`."""
+class WholeAnswer(Protocol):
+    """Writes the answer to one request, when it has ended."""
 
     def body(self, outputs: Sequence[RequestOutput]) -> bytes:
         """Return the JSON for the finished outputs of all prompts, in their order."""
         ...
+
+
+class Answer(WholeAnswer, Protocol):
+    """Writes the answer to one request: `body` once, or `chunk` for every output and then `end` or `failure`."""
 
     def chunk(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Return the events for what is new of one prompt's completions; none, if nothing can be shown yet."""
@@ -35,13 +39,17 @@ class Answer(Protocol):
         """Return the events after the last completion has ended."""
         ...
 
+    def failure(self, error: ApiError) -> bytes:
+        """Return the events that end a stream which has failed after it began."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
     """What every body and chunk of one answer begins with."""
 
     id: str
-    """Beginning with "cmpl-" or "chatcmpl-"."""
+    """Beginning with "cmpl-", "chatcmpl-" or "embd-"."""
     created: int
     """Seconds since the epoch."""
     model: str

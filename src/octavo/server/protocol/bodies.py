@@ -6,7 +6,7 @@ Types are checked by the decoder; ranges by `SamplingParams` and the input proce
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -17,10 +17,18 @@ def _range(**keywords: object) -> Meta:
 
 
 Count = Annotated[int, _range(minimum=1)]
-TokenId = Annotated[int, _range(minimum=0)]
+Natural = Annotated[int, _range(minimum=0)]
+Int64 = Annotated[int, _range(minimum=-(2**63), maximum=2**63 - 1)]
+TokenId = Natural
+Temperature = Annotated[float, _range(minimum=0, maximum=2)]
+TopP = Annotated[float, _range(exclusiveMinimum=0, maximum=1)]
+TopK = Annotated[int, _range(minimum=-1, maximum=2**31 - 1)]
+MinP = Annotated[float, _range(minimum=0, maximum=1)]
+RepetitionPenalty = Annotated[float, _range(exclusiveMinimum=0)]
 Penalty = Annotated[float, _range(minimum=-2, maximum=2)]
 Bias = dict[Annotated[str, _range(pattern="^[0-9]{1,9}$")], float]
 Text = Annotated[str, _range(minLength=1)]
+CacheSalt = Annotated[str, _range(pattern="^[A-Za-z0-9_.=+~:-]{1,128}$")]
 Prompt = str | list[int | str | list[int]]
 """Texts or token ids, one or several; no mixture of them."""
 Messages = list[dict[str, Any]]
@@ -74,19 +82,19 @@ class GenerationBody(Unserved, kw_only=True):
     n: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, _range(minimum=0, maximum=2)] | None = None
-    top_p: Annotated[float, _range(exclusiveMinimum=0, maximum=1)] | None = None
-    top_k: Annotated[int, _range(minimum=-1, maximum=2**31 - 1)] | None = None
-    min_p: Annotated[float, _range(minimum=0, maximum=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, _range(exclusiveMinimum=0)] | None = None
-    seed: Annotated[int, _range(minimum=-(2**63), maximum=2**63 - 1)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    seed: Int64 | None = None
     stop: Text | list[Text] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    min_tokens: Annotated[int, _range(minimum=0)] | None = None
+    min_tokens: Natural | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     logit_bias: Bias | None = None
@@ -99,9 +107,9 @@ class GenerationBody(Unserved, kw_only=True):
     prompt_logprobs: Annotated[int, _range(minimum=-1)] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
-    cache_salt: Annotated[str, _range(pattern="^[A-Za-z0-9_.=+~:-]{1,128}$")] | None = None
-    priority: Annotated[int, _range(minimum=-(2**63), maximum=2**63 - 1)] | None = None
-    request_id: Annotated[str, _range(minLength=1)] | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Int64 | None = None
+    request_id: Text | None = None
     echo: bool | None = None
 
 
@@ -119,6 +127,15 @@ class ChatBody(GenerationBody, kw_only=True):
     """Of POST /v1/chat/completions."""
 
     messages: Messages
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call: see `tools`."""
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; it may unless this is false."""
+    reasoning_effort: str | None = None
+    """How long to think, for templates that know it; "none" is no thought."""
+    include_reasoning: bool | None = None
+    """Whether to send the thought before the answer; it is sent unless this is false."""
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
     """The older name of max_completion_tokens, which goes first."""
@@ -144,7 +161,7 @@ class TokenizeBody(Struct, kw_only=True):
     continue_final_message: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Any = None
+    tools: list[dict[str, Any]] | None = None
 
 
 class DetokenizeBody(Struct, kw_only=True):
@@ -159,5 +176,14 @@ class EmbeddingBody(Struct, kw_only=True):
 
     input: Prompt
     model: str | None = None
-    encoding_format: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
+    use_activation: bool | None = None
+    """Whether to scale embeddings to length 1; null leaves it to the model, and most do."""
+    add_special_tokens: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Int64 | None = None
+    request_id: Text | None = None
+    messages: Any = None
+    normalize: Any = None
+    truncate_prompt_tokens: Any = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo.server.protocol.answers import DONE, UsageCounter, frame
+from octavo.server.protocol.answers import DONE, UsageCounter, error_frames, frame
 from octavo.server.protocol.logprobs import completion_logprobs, prompt_logprob_entries
 from octavo.server.protocol.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, Usage
 from octavo.server.protocol.sampling import scores_only
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from octavo.outputs import CompletionOutput, Logprob, RequestOutput
     from octavo.server.protocol.answers import AnswerHead
     from octavo.server.protocol.bodies import CompletionBody
+    from octavo.server.protocol.errors import ApiError
     from octavo.server.protocol.logprobs import TokenTexts
 
 
@@ -60,6 +61,10 @@ class CompletionAnswer:
     def end(self) -> bytes:
         """Return the events after the last completion has ended."""
         return (frame(self._response([], self._usage.usage())) if self._usage.is_told else b"") + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the events that end a stream which has failed after it began."""
+        return error_frames(error)
 
     def _response(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionResponse:
         head = self._head

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
+from octavo.errors import EngineDeadError, GrammarError, QueueFullError, RequestError, RequestTimeoutError
 from octavo.server.protocol.responses import ErrorInfo, ErrorResponse
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _TYPES = {
     503: "ServiceUnavailableError",
     504: "TimeoutError",
 }
+_REQUEST_CODES = frozenset({RequestError.code, GrammarError.code})
+"""Of errors that lie in what was asked for."""
 _HIDDEN = re.compile(r"0x[0-9a-fA-F]{4,}|(?<![\w:/.])(?:[A-Za-z]:)?(?:[\\/][\w.@+-]*\w){2,}")
 """Addresses, and absolute paths of two parts or more."""
 _OWN_ROUTES = re.compile(r"/v1/[a-z/]+")
@@ -82,18 +84,17 @@ def api_error(error: BaseException) -> ApiError:
 
 def output_error(error: OutputError) -> ApiError:
     """Return the answer to a request whose output has `error` set."""
-    return ApiError(400 if error.code == RequestError.code else 500, error.message)
+    return ApiError(400 if error.code in _REQUEST_CODES else 500, error.message)
 
 
-def embeddings_error() -> ApiError:
-    """Return the answer to every request for embeddings."""
-    return ApiError(400, "this server generates text; its model has no embeddings", "model")
+def model_not_found(name: str, served: str) -> ApiError:
+    """Return the answer to a request for a model that is not served.
 
-
-def model_not_found(name: str) -> ApiError:
-    """Return the answer to a request for a model that is not served."""
+    Args:
+        served: the name of the one that is.
+    """
     shown = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
-    return ApiError(404, f"The model `{shown}` does not exist.", "model")
+    return ApiError(404, f"The model `{shown}` does not exist; this server has `{served}` (see /v1/models).", "model")
 
 
 def _clean(message: str) -> str:

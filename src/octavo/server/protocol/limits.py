@@ -23,6 +23,8 @@ class RequestLimits:
     """Words in `bad_words`; each is compared with the end of the output at every step."""
     max_messages: int = 8_192
     """Messages of a conversation."""
+    max_tools: int = 128
+    """Tools of a request; OpenAI's limit."""
     max_id_chars: int = 256
     """Characters of a request id that the client chose."""
     allow_request_chat_template: bool = False

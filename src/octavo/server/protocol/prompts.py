@@ -9,9 +9,10 @@ from octavo.errors import RequestError
 from octavo.frontend.call_arguments import template_variables
 from octavo.server.protocol.bodies import ChatBody
 from octavo.server.protocol.sampling import check_limit
+from octavo.server.protocol.tools import checked_tools
 
 if TYPE_CHECKING:
-    from octavo.frontend.input_processor import Prompt
+    from octavo.frontend.input_processor import EngineInput, Prompt
     from octavo.server.protocol.bodies import CompletionBody, DetokenizeBody, TokenizeBody
     from octavo.server.protocol.limits import RequestLimits
 
@@ -23,12 +24,30 @@ def completion_prompts(body: CompletionBody, limits: RequestLimits) -> list[Prom
 
     Raises: `RequestError` for a list that is empty, mixed, or too long.
     """
-    prompts = _as_list(body.prompt)
+    prompts = as_prompt_list(body.prompt)
     if len(prompts) > limits.max_prompts:
         rule = f"exceeds the maximum of {limits.max_prompts}; send several requests"
         raise RequestError(f"prompt list length {len(prompts)} {rule}.", parameter="prompt")
     check_limit("n", (body.n or 1) * len(prompts), limits.max_completions, "completions of all prompts together")
     return [salted(prompt, body.cache_salt) for prompt in prompts]
+
+
+def checked_inputs(prepared: Sequence[EngineInput | RequestError], field: str = "prompt") -> list[EngineInput]:
+    """Return what `AsyncLLM.prepare` or `LLMEngine.prepare` made of a body's prompts.
+
+    Args:
+        field: of the body, in which they came.
+
+    Raises: `RequestError` for the first that cannot be served; it is named where there are several.
+    """
+    inputs: list[EngineInput] = []
+    for index, entry in enumerate(prepared):
+        if isinstance(entry, RequestError):
+            message = str(entry) if len(prepared) == 1 else f"{field} {index}: {entry}"
+            parameter = field if entry.parameter == "prompt" else entry.parameter
+            raise RequestError(message, parameter=parameter, value=entry.value)
+        inputs.append(entry)
+    return inputs
 
 
 def salted(prompt: str | list[int], cache_salt: str | None) -> Prompt:
@@ -39,8 +58,13 @@ def salted(prompt: str | list[int], cache_salt: str | None) -> Prompt:
     return {name: prompt, "cache_salt": cache_salt}
 
 
-def template_arguments(body: ChatBody | TokenizeBody, limits: RequestLimits) -> dict[str, Any]:
+def template_arguments(
+    body: ChatBody | TokenizeBody, limits: RequestLimits, tools: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """Return the arguments of `Tokenizer.apply_chat_template` for a conversation, `tokenize=False` among them.
+
+    Args:
+        tools: those that the model is to see.
 
     Raises: `RequestError` for messages that no template should see, or a template of the request's own.
     """
@@ -54,14 +78,23 @@ def template_arguments(body: ChatBody | TokenizeBody, limits: RequestLimits) -> 
     opens = not continues if body.add_generation_prompt is None else body.add_generation_prompt
     documents = body.documents if isinstance(body, ChatBody) else None
     return {
+        **_effort_variables(body.reasoning_effort if isinstance(body, ChatBody) else None),
         **template_variables(body.chat_template_kwargs),
         **({} if documents is None else {"documents": documents}),
         "conversation": body.messages,
+        "tools": tools,
         "chat_template": body.chat_template,
         "add_generation_prompt": opens,
         "continue_final_message": continues,
         "tokenize": False,
     }
+
+
+def _effort_variables(effort: str | None) -> dict[str, Any]:
+    """Return what templates know a wish for longer or shorter thoughts as."""
+    if effort is None:
+        return {}
+    return {"reasoning_effort": effort, **({"enable_thinking": False} if effort == "none" else {})}
 
 
 def tokenize_arguments(body: TokenizeBody, limits: RequestLimits) -> dict[str, Any] | None:
@@ -71,9 +104,9 @@ def tokenize_arguments(body: TokenizeBody, limits: RequestLimits) -> dict[str, A
     """
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages.", parameter="prompt")
-    if body.tools:
-        raise RequestError("tools cannot be served: tools are not supported yet.", parameter="tools")
-    return None if body.messages is None else template_arguments(body, limits)
+    if body.messages is None:
+        return None
+    return template_arguments(body, limits, checked_tools(body.tools, limits) or None)
 
 
 def _check_messages(messages: Sequence[Mapping[str, Any]], limits: RequestLimits) -> None:
@@ -97,12 +130,13 @@ def checked_token_ids(body: DetokenizeBody, vocab_size: int) -> list[int]:
     return body.tokens
 
 
-def _as_list(prompt: str | list[Any]) -> list[Any]:
+def as_prompt_list(prompt: str | list[Any], name: str = "prompt") -> list[Any]:
+    """Return one prompt, or several, as a list. Raises: `RequestError` for a list that is empty or mixed."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise RequestError("prompt must be non-empty.", parameter="prompt")
+        raise RequestError(f"{name} must be non-empty.", parameter=name)
     kinds = {type(entry) for entry in prompt}
     if len(kinds) > 1:
-        raise RequestError("prompt must hold only texts, only token ids, or only lists of ids.", parameter="prompt")
+        raise RequestError(f"{name} must hold only texts, only token ids, or only lists of ids.", parameter=name)
     return [prompt] if int in kinds else prompt

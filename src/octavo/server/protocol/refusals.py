@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
+from octavo.server.protocol.bodies import ChatBody
 
 if TYPE_CHECKING:
     from octavo.server.protocol.bodies import GenerationBody
 
 _CONSTRAINED = "vLLM has replaced it; use structured_outputs with json, regex, choice or grammar"
-_TOOLS = "tools are not supported yet; describe them in a message, and parse the answer"
+_TOOLS = "tools belong to a conversation; use /v1/chat/completions"
+_OLD_TOOLS = "OpenAI has replaced it; use tools and tool_choice"
 _ADAPTERS = "adapters are not supported; merge the adapter into the model"
 
 _WAYS_OUT: dict[str, str] = {
@@ -19,21 +21,21 @@ _WAYS_OUT: dict[str, str] = {
     "best_of": "use n and choose among the completions by their logprobs",
     "ec_transfer_params": "encoder caches are not shared between servers; leave it out",
     "extra_args": "there are no custom samplers that could read it; leave it out",
-    "function_call": _TOOLS,
-    "functions": _TOOLS,
+    "function_call": _OLD_TOOLS,
+    "functions": _OLD_TOOLS,
     "guided_choice": _CONSTRAINED,
     "guided_decoding": _CONSTRAINED,
     "guided_grammar": _CONSTRAINED,
     "guided_json": _CONSTRAINED,
     "guided_regex": _CONSTRAINED,
     "kv_transfer_params": "KV caches are not shared between servers; leave it out",
-    "logprob_token_ids": "scoring chosen ids is not supported yet; use logprobs",
+    "logprob_token_ids": "the server does not score chosen ids, LLM.generate does; use logprobs",
     "lora_request": _ADAPTERS,
     "mm_processor_kwargs": "this server reads text only; leave it out",
     "modalities": 'this server writes text only; use ["text"]',
     "prompt_embeds": "prompts are text or token ids here, as there is no --enable-prompt-embeds",
-    "prompt_logprob_start": "scoring from a position is not supported yet; use prompt_logprobs",
-    "prompt_logprob_token_ids": "scoring chosen ids is not supported yet; use prompt_logprobs",
+    "prompt_logprob_start": "the server does not score chosen ids, LLM.generate does; use prompt_logprobs",
+    "prompt_logprob_token_ids": "the server does not score chosen ids, LLM.generate does; use prompt_logprobs",
     "repetition_detection": "repetition detection is not supported yet; use repetition_penalty",
     "return_prompt_text": "use echo",
     "suffix": "filling in between two texts is not supported; write both into the prompt",
@@ -45,6 +47,9 @@ _WAYS_OUT: dict[str, str] = {
     "vllm_xargs": "there are no custom samplers that could read it; leave it out",
 }
 
+_OF_CHATS = ("tools", "tool_choice")
+"""Served there, and nowhere else."""
+
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "tool_choice": ("none", "auto"),
@@ -53,14 +58,16 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 """Values, beside null, false and what is empty, that ask for what happens anyway."""
 
 
-def unserved_fields() -> list[str]:
-    """Return the names of all such fields."""
-    return list(_WAYS_OUT)
+def unserved_fields(*, of_chats: bool) -> list[str]:
+    """Return the names of all such fields, of a chat or of anything else."""
+    return [name for name in _WAYS_OUT if not (of_chats and name in _OF_CHATS)]
 
 
 def refuse_unserved(body: GenerationBody) -> None:
     """Raise `RequestError` for the first field that asks for what cannot be served."""
     for name, way_out in _WAYS_OUT.items():
+        if name in _OF_CHATS and isinstance(body, ChatBody):
+            continue
         value = getattr(body, name)
         if value is None or value is False or value in ("", [], {}) or value in _HARMLESS.get(name, ()):
             continue

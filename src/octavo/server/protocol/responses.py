@@ -40,6 +40,26 @@ class Usage(Struct):
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
 
 
+class EmbeddingEntry(Struct):
+    """The embedding of one input."""
+
+    index: int
+    embedding: list[float] | str
+    """Numbers, or base64 of little-endian float32."""
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingResponse(Struct, kw_only=True):
+    """Of POST /v1/embeddings."""
+
+    id: str
+    created: int
+    model: str
+    data: list[EmbeddingEntry]
+    usage: Usage
+    object: Literal["list"] = "list"
+
+
 class CompletionLogprobs(Struct):
     """The older form of logprobs: parallel lists."""
 
@@ -97,12 +117,33 @@ class ChatLogprobs(Struct):
     content: list[TokenLogprob]
 
 
+class CalledFunction(Struct, kw_only=True):
+    """Which function is called, and with what; in a stream, what is new of that."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+    """JSON text."""
+
+
+class ToolCall(Struct, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(Struct, kw_only=True):
     """The answer."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    """The thought before the answer."""
+    reasoning_content: str | UnsetType = UNSET
+    """The same by its older name."""
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -130,11 +171,23 @@ class ChatResponse(Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
+class ToolCallDelta(Struct, kw_only=True):
+    """What is new of a call: its first piece has the id and the name."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: CalledFunction
+
+
 class ChatDelta(Struct, kw_only=True):
     """What is new of an answer."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, kw_only=True):

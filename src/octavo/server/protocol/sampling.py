@@ -31,7 +31,7 @@ def completion_params(body: CompletionBody, defaults: SamplingParams, limits: Re
     """Return the parameters of a completion request.
 
     Args:
-        defaults: of the model; greedy or not, their lengths do not matter here.
+        defaults: of the model.
 
     Raises: `RequestError` naming the field.
     """
@@ -39,7 +39,8 @@ def completion_params(body: CompletionBody, defaults: SamplingParams, limits: Re
     prompt_logprobs = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         prompt_logprobs = body.logprobs if prompt_logprobs is None else max(prompt_logprobs, body.logprobs)
-    max_tokens = 1 if scores_only(body) else _NO_MAX_TOKENS if body.max_tokens is UNSET else body.max_tokens
+    max_tokens = _NO_MAX_TOKENS if body.max_tokens is UNSET else _length(body.max_tokens, defaults)
+    max_tokens = 1 if scores_only(body) else max_tokens
     return _params(body, defaults, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
 
 
@@ -49,13 +50,18 @@ def chat_params(body: ChatBody, defaults: SamplingParams, limits: RequestLimits)
     Raises: `RequestError` naming the field.
     """
     _check_common(body, limits)
-    max_tokens = asked_max_tokens(body)
-    if max_tokens is None and defaults.max_tokens != _NO_MAX_TOKENS:
-        max_tokens = defaults.max_tokens
+    max_tokens = _length(asked_max_tokens(body), defaults)
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.", parameter="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return _params(body, defaults, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs)
+
+
+def _length(asked: int | None, defaults: SamplingParams) -> int | None:
+    """Return the length of a request that may fill the context if it does not say, or says null."""
+    if asked is None and defaults.max_tokens != _NO_MAX_TOKENS:
+        return defaults.max_tokens
+    return asked
 
 
 def asked_max_tokens(body: GenerationBody) -> int | None:

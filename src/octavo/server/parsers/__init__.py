@@ -1,0 +1,1 @@
+"""What a model writes, read: thoughts, tool calls and text told apart, as the pieces of a stream come."""
