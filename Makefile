@@ -37,7 +37,8 @@ sanitize: $(VENV)/.installed-test  ## the kernel tests under AddressSanitizer an
 clean:           ## remove what was built
 	rm -rf $(VENV) build
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc src -name '*.cpp' -o -name '*.h' -o -name '*.py')
+SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc src -name '*.cpp' -o -name '*.h' -o -name '*.py') \
+           $(wildcard src/octavo/server/dashboard/*)
 
 INSTALL := tools/install.sh $(BIN)/python
 
@@ -53,11 +54,11 @@ $(VENV)/.installed: $(VENV)/.build-tools $(SOURCES)
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.build-tools $(SOURCES)
-	@$(INSTALL) '.[test,clients]'
+	@$(INSTALL) '.[test,clients,browser]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: $(VENV)/.build-tools $(SOURCES)
-	@$(INSTALL) '.[test,clients,lint]'
+	@$(INSTALL) '.[test,clients,browser,lint]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-lint  ## write the generated parts of the documentation anew

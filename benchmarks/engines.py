@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from octavo.bench.startup import with_bytecode
+
 PEERS_DIR = Path(__file__).resolve().parent / "peers"
 _ADAPTERS = {
     "octavo": "octavo_adapter.py",
@@ -118,7 +120,7 @@ def _equal_batch(entry: Mapping[str, Any]) -> tuple[int, int, int] | None:
 
 def run_process(command: list[str]) -> str:
     """Run a command and return its stdout; end the comparison with what it said if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=with_bytecode())
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
     return done.stdout

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,16 +24,17 @@ from typing import Any
 from engines import EngineRunner, LlamaCpp, PythonEngine, Round
 from own import OwnMeasures
 from results import RESULTS_DIR, write_results
-from work import FULL, TINY, make_work
+from work import FULL, TINY, Scale, make_work
 
 from octavo.bench.report import make_recipe
 from octavo.bench.workload import ordinary_token_ids
 from octavo.config import EngineConfig
-from octavo.frontend.resolve import resolve
+from octavo.frontend.resolve import load_tokenizer, resolve
 from octavo.native import default_num_threads, kernels
 
 COMPARED = ("prefill", "decode", "job", "mixed", "startup")
 OWN = ("linearity", "context", "stall", "busy")
+_WORKLOAD = ("rounds", "only", "input_len", "output_len", "batch_sizes", "options", "peer_options", "tiny")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = set(args.only.split(",")) if args.only else {*COMPARED, *OWN}
     if names - {*COMPARED, *OWN}:
         raise SystemExit(f"--only takes {', '.join((*COMPARED, *OWN))}; got {', '.join(sorted(names))}")
-    scale = TINY if args.tiny else FULL
+    scale = _scale(args)
     options = {"num_threads": args.threads, **json.loads(args.options)}
     config = EngineConfig.from_options(args.model, **options)
     resolved = resolve(config)
-    tokenizer, max_model_len = resolved.model.tokenizer, resolved.positions()
+    tokenizer, max_model_len = load_tokenizer(config, resolved.model), resolved.positions()
     work = make_work(names, scale, tokenizer, max_model_len)
     results: dict[str, Any] = {"name": args.name or Path(args.model).stem, "rounds": args.rounds}
     if os.getloadavg()[0] > 0.5 * resolved.num_threads:
@@ -80,9 +82,21 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer-options", default="{}", help="options of peers as JSON: {NAME: {...}}")
     parser.add_argument("--hf-model", help="directory of the checkpoint for vllm and transformers")
     parser.add_argument("--openvino-model", help="directory of the converted model")
+    parser.add_argument(
+        "--input-len", type=int, help="tokens of each prompt that is decoded from; less for large models"
+    )
+    parser.add_argument("--output-len", type=int, help="tokens that each of them decodes")
+    parser.add_argument("--batch-sizes", help="of decoding, as 1,8,32")
     parser.add_argument("--output-dir", default=str(RESULTS_DIR))
     parser.add_argument("--tiny", action="store_true", help="next to no work, to see that everything runs")
     return parser.parse_args(arguments)
+
+
+def _scale(args: argparse.Namespace) -> Scale:
+    """Return how much work is wanted."""
+    sizes = args.batch_sizes and tuple(map(int, args.batch_sizes.split(",")))
+    wanted = {"input_len": args.input_len, "output_len": args.output_len, "batch_sizes": sizes}
+    return replace(TINY if args.tiny else FULL, **{name: value for name, value in wanted.items() if value})
 
 
 def _engines(args: argparse.Namespace) -> list[EngineRunner]:
@@ -130,7 +144,7 @@ def _summary(rounds: Sequence[Round]) -> dict[str, Any]:
 
 def _recipe(config: EngineConfig, num_threads: int, args: argparse.Namespace) -> dict[str, Any]:
     """Return how to repeat the run; of files the names only, since it is published."""
-    workload = {name: getattr(args, name) for name in ("rounds", "only", "options", "peer_options", "tiny")}
+    workload = {name: getattr(args, name) for name in _WORKLOAD}
     recipe = make_recipe(config, num_threads=num_threads, isa=str(kernels().isa), workload=workload)
     command = [re.sub(r"/?[^=,]*/(?=[^/])", "", part) for part in recipe["command"]]
     return {**recipe, "model": Path(args.model).name, "command": command, "commit": _commit()}

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
+
 from octavo.cache_spec import AttentionGroupSpec
 from octavo.config import SchedulerConfig
 from octavo.core.engine_core import EngineCore
@@ -14,6 +16,7 @@ from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from octavo.errors import RequestError, StepCancelledError
+from octavo.frontend.embedding import EmbeddingConfig
 from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.engine_snapshot import EngineObserver
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
@@ -22,9 +25,12 @@ from octavo.llm import LLM
 from octavo.observe.event_log import EventLog
 from octavo.observe.events import EventSink, EventTee
 from octavo.observe.history import StepHistory
+from octavo.pooling_params import PoolingType
 from octavo.sampling_params import SamplingParams
 
 EOS = 256
+HIDDEN = 4
+"""Numbers of a hidden state: the token id, its position, 1 and 0."""
 IM_START = 257
 
 
@@ -37,6 +43,7 @@ class ByteTokenizer:
         self.vocab_size = vocab_size or len(self._bytes)
         self.eos_token_ids = (EOS,)
         self.special_token_ids = frozenset({EOS, IM_START})
+        self.chat_templates: dict[str, str] = {}
         self.num_encode_calls = 0
 
     def id_to_bytes(self, token_id: int) -> bytes:
@@ -86,6 +93,8 @@ class FakeExecutor:
         self.broken_request: str | None = None
         """The request whose id begins like this makes every step that holds it fail."""
         self._seats: dict[int, tuple[str, list[int], int, SamplingParams]] = {}
+        self._sums: dict[int, tuple[PoolingType, np.ndarray]] = {}
+        """Of seats that are pooled."""
         self._cancelled = threading.Event()
 
     def capacity(self) -> CacheCapacity:
@@ -96,6 +105,9 @@ class FakeExecutor:
             self._seats.pop(seat, None)
         for entry in plan.assigned:
             self._seats[entry.seat] = (entry.request_id, list(entry.token_ids), entry.prompt_len, entry.params)
+            self._sums.pop(entry.seat, None)
+            if entry.pooling is not None:
+                self._sums[entry.seat] = (entry.pooling, np.zeros(HIDDEN))
         return FakeHandle(plan)
 
     def sample(self, handle: FakeHandle, masks: object) -> ModelRunnerOutput:
@@ -126,7 +138,23 @@ class FakeExecutor:
             output.prompt_logprobs[index] = [
                 logprobs for token_id in scored if (logprobs := fake_logprobs(token_id, entry.num_logprobs)) is not None
             ]
+        self._pool(plan, output)
         return output
+
+    def _pool(self, plan: SchedulerOutput, output: ModelRunnerOutput) -> None:
+        members = zip(
+            plan.seats.tolist(), plan.num_computed_tokens.tolist(), plan.num_scheduled_tokens.tolist(), strict=True
+        )
+        for seat, start, count in members:
+            if seat not in self._sums:
+                continue
+            pooling, total = self._sums[seat]
+            _, ids, prompt_len, _ = self._seats[seat]
+            for position in range(start, start + count):
+                if pooling == "mean" or position == prompt_len - 1:
+                    total += (ids[position], position, 1, 0)
+            if start + count == prompt_len:
+                output.sums.append(total)
 
     @property
     def progress(self) -> int:
@@ -168,6 +196,7 @@ def make_parts(
     vocab_size: int = 300,
     seed: int = 0,
     policy: Literal["fcfs", "priority"] = "fcfs",
+    pooling_type: PoolingType = "last",
     events: EventSink | None = None,
 ) -> EngineParts:
     """A real control plane over a fake data plane, and what is around it."""
@@ -193,11 +222,13 @@ def make_parts(
         core=EngineCore(scheduler, executor),
         tokenizer=tokenizer,  # type: ignore[arg-type]
         metrics=metrics,
-        observer=EngineObserver(scheduler, history, [SPEC], config),
+        make_observer=lambda: EngineObserver(scheduler, history, [SPEC], config),
         events=sink,
         event_log=event_log,
         default_sampling_params=SamplingParams(temperature=0.0, max_tokens=40),
         vocab_size=vocab_size,
+        hidden_size=HIDDEN,
+        embedding=EmbeddingConfig(pooling_type),
         eos_token_ids=frozenset({EOS}),
         max_model_len=max_model_len,
         max_logprobs=20,

@@ -27,11 +27,17 @@ if TYPE_CHECKING:
         BeamSearchOutput,
         BeamSearchSequence,
         CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
         Logprob,
         OutputError,
+        PoolingRequestOutput,
         RequestOutput,
         RequestStateStats,
+        ScoringOutput,
+        ScoringRequestOutput,
     )
+    from octavo.pooling_params import PoolingParams
     from octavo.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
     from octavo.structured_outputs import StructuredOutputsParams
     from octavo.version import __version__
@@ -45,6 +51,8 @@ __all__ = [
     "BeamSearchSequence",
     "CompletionOutput",
     "ConfigError",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "EngineConfig",
     "EngineDeadError",
@@ -54,6 +62,8 @@ __all__ = [
     "NativeError",
     "OctavoError",
     "OutputError",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "QueueFullError",
     "RequestError",
     "RequestOutput",
@@ -61,6 +71,8 @@ __all__ = [
     "RequestStateStats",
     "RequestTimeoutError",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "__version__",
 ]
@@ -74,6 +86,8 @@ _HOMES = {
     "BeamSearchSequence": "octavo.outputs",
     "CompletionOutput": "octavo.outputs",
     "ConfigError": "octavo.errors",
+    "EmbeddingOutput": "octavo.outputs",
+    "EmbeddingRequestOutput": "octavo.outputs",
     "EngineArgs": "octavo.config",
     "EngineConfig": "octavo.config",
     "EngineDeadError": "octavo.errors",
@@ -83,6 +97,8 @@ _HOMES = {
     "NativeError": "octavo.errors",
     "OctavoError": "octavo.errors",
     "OutputError": "octavo.outputs",
+    "PoolingParams": "octavo.pooling_params",
+    "PoolingRequestOutput": "octavo.outputs",
     "QueueFullError": "octavo.errors",
     "RequestError": "octavo.errors",
     "RequestOutput": "octavo.outputs",
@@ -90,6 +106,8 @@ _HOMES = {
     "RequestStateStats": "octavo.outputs",
     "RequestTimeoutError": "octavo.errors",
     "SamplingParams": "octavo.sampling_params",
+    "ScoringOutput": "octavo.outputs",
+    "ScoringRequestOutput": "octavo.outputs",
     "StructuredOutputsParams": "octavo.structured_outputs",
     "__version__": "octavo.version",
 }

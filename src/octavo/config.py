@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from octavo.errors import ConfigError
+from octavo.pooling_params import PoolingType
 from octavo.vllm_options import drop_foreign_options
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "half", "float"]
@@ -76,8 +77,8 @@ class EngineConfig:
     Default: half of max_num_batched_tokens, so that a long prompt does not hold up the next."""
     target_itl_ms: float | None = None
     """While requests decode whose tokens are streamed, prompts take as much of a step as leaves it about this long, in
-    milliseconds, as measured. Default: 2.2 times as long as it takes without prompts; no such limit with
-    long_prefill_token_threshold=0."""
+    milliseconds, as measured, or 1.5 times as long as it takes without prompts where that is more. Default: 2.2 times
+    that; no such limit with long_prefill_token_threshold=0."""
     enable_chunked_prefill: bool = True
     """Let a prompt be computed over several steps. Without, max_num_batched_tokens must be at least max_model_len."""
     scheduling_policy: SchedulingPolicy = "fcfs"
@@ -109,6 +110,9 @@ class EngineConfig:
     the path of a directory that has one."""
     override_generation_config: Mapping[str, Any] | None = None
     """Entries that replace those of the generation config."""
+    pooling_type: PoolingType | None = None
+    """Which hidden states of a prompt make its embedding: "last" is that of its last token, "mean" the mean of all.
+    Default: what the model's files say, as sentence-transformers or llama.cpp write it, else "last"."""
     num_threads: int | None = None
     """Threads that compute. Default: the physical cores that this process may use, container limits respected."""
     activation_quantization: bool = True

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from octavo.config import Dtype, KvCacheDtype, LogprobsMode, Quantization, SchedulingPolicy
+from octavo.pooling_params import PoolingType
 
 
 class EngineOptions(TypedDict, total=False):
@@ -40,6 +41,7 @@ class EngineOptions(TypedDict, total=False):
     logprobs_mode: LogprobsMode
     generation_config: str
     override_generation_config: Mapping[str, Any] | None
+    pooling_type: PoolingType | None
     num_threads: int | None
     activation_quantization: bool
     record_events: bool

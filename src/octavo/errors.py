@@ -42,6 +42,12 @@ class RequestError(OctavoError, ValueError):
         self.value = value
 
 
+class GrammarError(RequestError):
+    """The form that a request's output must have cannot be followed any further: nothing fits, or it is too complex."""
+
+    code = "grammar_error"
+
+
 class EngineDeadError(OctavoError):
     """The engine was closed, has failed, or belongs to another process."""
 

@@ -8,22 +8,30 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from octavo.config import EngineConfig
 from octavo.errors import EngineDeadError, RequestError
-from octavo.frontend.beam_search import BeamSearch, check_room, step_params
-from octavo.frontend.call_arguments import adds_special_tokens, refuse, spread, spread_priority, template_variables
+from octavo.frontend.call_arguments import (
+    adds_special_tokens,
+    as_prompts,
+    refuse,
+    spread,
+    spread_priority,
+    template_variables,
+)
 from octavo.frontend.input_processor import EngineInput
 from octavo.frontend.output_processor import failed_output
+from octavo.frontend.pooling_calls import PoolingCalls
 from octavo.frontend.progress import ProgressBar
+from octavo.frontend.start import start_engine
 from octavo.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from octavo.engine_options import EngineOptions
+    from octavo.frontend.call_arguments import OnError
     from octavo.frontend.engine_metrics import Metric
     from octavo.frontend.input_processor import Prompt
     from octavo.frontend.llm_engine import LLMEngine
@@ -35,12 +43,11 @@ if TYPE_CHECKING:
 
 Conversation = Sequence[Mapping[str, Any]]
 """Messages: dicts with `role` and `content`."""
-OnError = Literal["raise", "return"]
 Prepared = list[EngineInput | RequestError]
 
 
-class LLM:
-    """A model ready to generate. Holds threads and memory until `close()`; also a context manager.
+class LLM(PoolingCalls):
+    """A model ready to generate and to embed. Holds threads and memory until `close()`; also a context manager.
 
     Args:
         model: a GGUF file, a directory, a hub id or a built-in name.
@@ -71,9 +78,7 @@ class LLM:
         return llm
 
     def _start(self, config: EngineConfig) -> None:
-        from octavo.frontend.build import build_engine  # loads native code: with the first model, not with the class
-
-        self._attach(build_engine(config))
+        self._attach(start_engine(config))
 
     def _attach(self, engine: LLMEngine) -> None:
         self.llm_engine = engine
@@ -109,7 +114,7 @@ class LLM:
         Raises: `RequestError` naming the first bad prompt; `EngineDeadError`.
         """
         _refuse_later_features(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
-        listed = _as_prompts(prompts)
+        listed = as_prompts(prompts)
         prepared = self._prepare(listed, sampling_params, tokenization_kwargs, RequestOutputKind.FINAL_ONLY)
         return self._generate(listed, prepared, priority, use_tqdm, on_error)
 
@@ -145,15 +150,15 @@ class LLM:
         _refuse_later_features(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         if chat_template_content_format not in ("auto", "string"):
             refuse("chat_template_content_format", chat_template_content_format, 'must be "auto" or "string"')
-        prompts = self._render(
+        prompts, tokenization = self._render(
             messages,
             chat_template_kwargs,
+            tokenization_kwargs,
             chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
         )
-        tokenization = {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
         prepared = self._prepare(prompts, sampling_params, tokenization, RequestOutputKind.FINAL_ONLY)
         return self._generate(prompts, prepared, priority, use_tqdm, on_error)
 
@@ -173,7 +178,7 @@ class LLM:
 
         Raises: at once, `RequestError` naming the first bad prompt.
         """
-        listed = _as_prompts(prompts)
+        listed = as_prompts(prompts)
         return self._start_stream(listed, sampling_params, priority, tokenization_kwargs, on_error)
 
     def stream_chat(
@@ -194,15 +199,15 @@ class LLM:
 
         Arguments are those of `chat`. Raises: as `stream`.
         """
-        prompts = self._render(
+        prompts, tokenization = self._render(
             messages,
             chat_template_kwargs,
+            tokenization_kwargs,
             chat_template=chat_template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
         )
-        tokenization = {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
         return self._start_stream(prompts, sampling_params, priority, tokenization, on_error)
 
     def beam_search(
@@ -220,9 +225,11 @@ class LLM:
 
         Raises: `RequestError` naming the first bad prompt; `EngineDeadError`.
         """
+        from octavo.frontend.beam_search import BeamSearch, check_room, step_params
+
         _refuse_later_features(lora_request=lora_request)
         step = step_params(params)
-        prepared = self._prepare(_as_prompts(prompts), step, None, RequestOutputKind.FINAL_ONLY)
+        prepared = self._prepare(as_prompts(prompts), step, None, RequestOutputKind.FINAL_ONLY)
         _raise_first(prepared)
         inputs = [entry for entry in prepared if isinstance(entry, EngineInput)]
         check_room(inputs, params, self.llm_engine.max_model_len)
@@ -276,9 +283,10 @@ class LLM:
         self,
         messages: Conversation | Sequence[Conversation],
         chat_template_kwargs: dict[str, Any] | None,
+        tokenization_kwargs: dict[str, Any] | None,
         **options: Any,
-    ) -> list[Any]:
-        """Return the prompt of each conversation, or why it has none."""
+    ) -> tuple[list[Any], dict[str, bool]]:
+        """Return the prompt of each conversation, or why it has none; and how they are to be tokenised."""
         options = template_variables(chat_template_kwargs) | options
         prompts: list[Any] = []
         for conversation in _as_conversations(messages):
@@ -286,7 +294,7 @@ class LLM:
                 prompts.append(self.get_tokenizer().apply_chat_template(conversation, tokenize=False, **options))
             except RequestError as error:
                 prompts.append(error)
-        return prompts
+        return prompts, {"add_special_tokens": adds_special_tokens(tokenization_kwargs, default=False)}
 
     def _prepare(
         self,
@@ -387,15 +395,6 @@ class LLM:
             return
 
 
-def _as_prompts(prompts: Any) -> list[Any]:
-    """One prompt, or a list of prompts: a list of ints is one."""
-    if isinstance(prompts, (str, dict)) or not isinstance(prompts, Sequence):
-        return [prompts]
-    if prompts and all(isinstance(entry, Integral) for entry in prompts):
-        return [prompts]
-    return list(prompts)
-
-
 def _as_conversations(messages: Any) -> list[Any]:
     """One conversation, or a list of them: a list of lists is several."""
     is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
@@ -407,7 +406,8 @@ def _as_conversations(messages: Any) -> list[Any]:
 def _raise_first(prepared: Prepared) -> None:
     for index, entry in enumerate(prepared):
         if isinstance(entry, RequestError):
-            raise RequestError(f"prompt {index}: {entry}", parameter=entry.parameter, value=entry.value) from entry
+            message = str(entry) if len(prepared) == 1 else f"prompt {index}: {entry}"
+            raise RequestError(message, parameter=entry.parameter, value=entry.value) from entry
 
 
 def _check_on_error(on_error: object) -> None:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Pooled = TypeVar("Pooled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,56 @@ class RequestOutput:
     """Prompt tokens whose keys and values came from the prefix cache."""
     error: OutputError | None = field(default=None, kw_only=True)
     """Set where the request, or its prompt, could not be served."""
+    prompt_token_id_logprobs: NDArray[np.float32] | None = field(default=None, kw_only=True)
+    """Of `SamplingParams.prompt_logprob_token_ids`, in the same shape; -inf where a row is padded."""
+    embedding: list[float] | None = field(default=None, kw_only=True)
+    """Of a request with `PoolingParams`, whose one completion is empty: `PoolingRequestOutput` is made of it."""
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput(Generic[Pooled]):
+    """What was made of the hidden states of a prompt."""
+
+    request_id: str
+    outputs: Pooled
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    finished: bool
+    error: OutputError | None = field(default=None, kw_only=True)
+    """Set where the prompt could not be served; `outputs` is then empty."""
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """An embedding."""
+
+    embedding: list[float]
+    """Of as many numbers as the model's hidden states, or as the `dimensions` that were asked for."""
+
+    @property
+    def hidden_size(self) -> int:
+        """How many numbers it has."""
+        return len(self.embedding)
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    """How alike two texts are."""
+
+    score: float
+    """The cosine of the angle between their embeddings."""
+
+
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """The embedding of one prompt."""
+
+    __slots__ = ()
+
+
+class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
+    """The score of one pair; its token ids are those of both, one after the other."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)

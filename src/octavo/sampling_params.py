@@ -31,6 +31,8 @@ MAX_STOP_CHARS = 1 << 20
 """Characters of all stop strings of a request together."""
 MAX_BAD_WORDS = 1_024
 """Each is compared with the end of the output at every step."""
+MAX_SCORED_IDS = 128
+"""Entries of `logprob_token_ids`."""
 MAX_LOGIT_BIAS = 65_536
 """Entries of `logit_bias`; all are applied to every logit row of the request."""
 LOGIT_BIAS_LIMIT = 100.0
@@ -54,9 +56,6 @@ class RequestOutputKind(Enum):
 _LATER: dict[str, str] = {
     "thinking_token_budget": "reasoning budgets are not supported yet; use max_tokens",
     "repetition_detection": "repetition detection is not supported yet; use repetition_penalty",
-    "logprob_token_ids": "scoring chosen ids is not supported yet; use logprobs",
-    "prompt_logprob_token_ids": "scoring chosen ids is not supported yet; use prompt_logprobs",
-    "prompt_logprob_start": "scoring from a position is not supported yet; use prompt_logprobs",
     "extra_args": "there are no custom samplers that could read it; leave it out",
     "stream_interval": "outputs are streamed token by token; leave it out",
     "watermarking": "watermarking is not supported",
@@ -129,13 +128,18 @@ class SamplingParams:
     extra_args: object = None
     thinking_token_budget: object = None
     repetition_detection: object = None
-    logprob_token_ids: object = None
-    prompt_logprob_token_ids: object = None
-    prompt_logprob_start: object = None
+    logprob_token_ids: list[int] | None = None
+    """Report these tokens per position, besides the chosen one, instead of the most probable; `logprobs`, if it is set,
+    must be as many."""
+    prompt_logprob_token_ids: list[list[int]] | None = None
+    """Tokens to score for each prompt token but the first: [prompt tokens - 1 - prompt_logprob_start, any]; -1 pads a
+    row. Reported in `RequestOutput.prompt_token_id_logprobs`. The prefix cache is then not read."""
+    prompt_logprob_start: int | None = None
+    """Rows at the beginning of the prompt that `prompt_logprob_token_ids` leaves out."""
     stream_interval: object = None
     watermarking: object = None
     skip_reading_prefix_cache: bool | None = None
-    """Always true with `prompt_logprobs`, because those rows must be computed."""
+    """Always true with `prompt_logprobs` and `prompt_logprob_token_ids`, because those rows must be computed."""
 
     eos_token_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False, compare=False)
     """Filled in by the engine: the model's end-of-generation ids, `ignore_eos` or not."""
@@ -155,6 +159,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
         return self.temperature == 0.0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether tokens of the prompt, or others in their place, are scored."""
+        return self.prompt_logprobs is not None or self.prompt_logprob_token_ids is not None
 
     @property
     def all_stop_token_ids(self) -> frozenset[int]:
@@ -178,7 +187,7 @@ class SamplingParams:
     def clone(self) -> SamplingParams:
         """Return a copy that shares no list with this object."""
         other = copy.copy(self)
-        for name in ("stop", "stop_token_ids", "structured_outputs", "logit_bias", "allowed_token_ids", "bad_words"):
+        for name in _SHARED:
             setattr(other, name, copy.copy(getattr(self, name)))
         other.bad_words_token_ids = [list(ids) for ids in self.bad_words_token_ids]
         return other
@@ -197,10 +206,11 @@ class SamplingParams:
             _fail("output_kind", self.output_kind, "must be a RequestOutputKind")
         self._verify_numbers()
         self._verify_lists()
+        self._verify_scored_ids()
         self._verify_structured_outputs()
         self._verify_bias()
         self._normalise_temperature()
-        self.skip_reading_prefix_cache = bool(self.skip_reading_prefix_cache) or self.prompt_logprobs is not None
+        self.skip_reading_prefix_cache = bool(self.skip_reading_prefix_cache) or self.scores_prompt
 
     def _verify_numbers(self) -> None:
         self.n = _int("n", self.n, 1, MAX_N)
@@ -217,7 +227,7 @@ class SamplingParams:
             self.seed = _int("seed", self.seed, -(2**63), _INT64_MAX)
             self.seed = None if self.seed == -1 else self.seed
         if self.max_tokens is not None:
-            self.max_tokens = _int("max_tokens", self.max_tokens, 1, _INT32_MAX, "; None means no limit")
+            self.max_tokens = _int("max_tokens", self.max_tokens, 1, _INT32_MAX, " (None: no limit)")
         self.min_tokens = _int("min_tokens", self.min_tokens, 0, _INT32_MAX)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             _fail("min_tokens", self.min_tokens, f"must be at most max_tokens ({self.max_tokens})")
@@ -245,6 +255,20 @@ class SamplingParams:
             self.bad_words = _texts("bad_words", self.bad_words)
             if len(self.bad_words) > MAX_BAD_WORDS:
                 _fail("bad_words", self.bad_words, f"may hold at most {MAX_BAD_WORDS} words")
+
+    def _verify_scored_ids(self) -> None:
+        if self.logprob_token_ids is not None:
+            ids = self.logprob_token_ids = _token_ids("logprob_token_ids", self.logprob_token_ids)
+            if not 0 < len(ids) <= MAX_SCORED_IDS:
+                _fail("logprob_token_ids", ids, f"must hold 1 to {MAX_SCORED_IDS} token ids")
+            if self.logprobs not in (None, len(ids)):
+                _fail("logprobs", self.logprobs, f"must be the number of logprob_token_ids ({len(ids)}), or None")
+        if self.prompt_logprob_token_ids is not None:
+            self.prompt_logprob_token_ids = _padded_rows("prompt_logprob_token_ids", self.prompt_logprob_token_ids)
+            if self.prompt_logprob_start is not None:
+                self.prompt_logprob_start = _int("prompt_logprob_start", self.prompt_logprob_start, 0, _INT32_MAX)
+        elif self.prompt_logprob_start is not None:
+            _fail("prompt_logprob_start", self.prompt_logprob_start, "needs prompt_logprob_token_ids")
 
     def _verify_structured_outputs(self) -> None:
         if isinstance(self.structured_outputs, dict):
@@ -282,6 +306,11 @@ class SamplingParams:
             self.temperature = MIN_TEMPERATURE
 
 
+_SHARED = (
+    *("stop", "stop_token_ids", "structured_outputs", "logit_bias", "allowed_token_ids", "bad_words"),
+    *("logprob_token_ids", "prompt_logprob_token_ids"),
+)
+"""Fields that hold something that may be changed."""
 _NAMES = frozenset(entry.name for entry in fields(SamplingParams) if entry.init)
 
 
@@ -366,6 +395,18 @@ def _texts(name: str, value: object) -> list[str]:
 
 def _token_ids(name: str, value: object) -> list[int]:
     return [_int(name, token_id, 0, _INT32_MAX) for token_id in _items(name, value)]
+
+
+def _padded_rows(name: str, value: object) -> list[list[int]]:
+    """Return rows of token ids, or an array of them, with -1 where a row is shorter than the longest."""
+    rows = [
+        [_int(name, token_id, -1, _INT32_MAX, "; -1 is none") for token_id in _items(name, row)]
+        for row in _items(name, value)
+    ]
+    width = max(map(len, rows), default=0)
+    if not width:
+        _fail(name, value, "must hold a row of token ids for each prompt token to score")
+    return [row + [-1] * (width - len(row)) for row in rows]
 
 
 def _clamped_bias(bias: object) -> dict[int, float]:

@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = json.dumps({"data": [{"id": "first"}, {"id": "second"}]}).encode()
-        self.send_response(200)
+        self.send_response(200 if self.path == "/v1/models" else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -179,7 +179,13 @@ def test_a_run_without_any_answer_fails(fake: FakeServer, tmp_path: Path) -> Non
 def test_a_server_that_is_not_there_is_said_to_be_missing() -> None:
     result = CliRunner().invoke(main, ["bench", "serve", "--base-url", "http://127.0.0.1:1", "--num-prompts", "1"])
     assert result.exit_code == 1
-    assert "does not say which model" in result.stderr
+    assert "no server answers at http://127.0.0.1:1 (" in result.stderr
+
+
+def test_a_base_url_that_ends_in_v1_is_told_to_go_without(fake: FakeServer) -> None:
+    result = CliRunner().invoke(main, ["bench", "serve", "--base-url", f"{fake.url}/v1", "--num-prompts", "1"])
+    assert result.exit_code == 1
+    assert "--base-url is the address alone, without /v1" in result.stderr
 
 
 def make_record(sent: float, *texts: float, tokens: int = 0) -> ServedRecord:

@@ -17,16 +17,15 @@ class Clock:
 def make_plan(step_id: int, computed: tuple[int, ...] = (5,), scheduled: tuple[int, ...] = (1,)) -> StepPlanned:
     return StepPlanned(
         step_id=step_id,
-        num_requests=len(computed),
-        num_tokens=sum(scheduled),
         num_decode_tokens=scheduled.count(1),
-        num_logit_rows=len(computed),
         num_running=len(computed),
         num_waiting=0,
         num_used_blocks=1,
         num_free_blocks=1,
         num_computed_tokens=computed,
         num_scheduled_tokens=scheduled,
+        seats=tuple(range(len(computed))),
+        logit_seats=tuple(range(len(computed))),
     )
 
 

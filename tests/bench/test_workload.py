@@ -81,7 +81,7 @@ def test_a_bad_line_of_a_dataset_is_named(tmp_path: Path, line: str, reason: str
 
 def test_a_dataset_with_too_few_prompts_is_refused_with_the_numbers(tmp_path: Path) -> None:
     path = write_dataset(tmp_path, '{"prompt": "a"}')
-    with pytest.raises(ConfigError, match="holds 1 prompts, num_prompts asks for 2"):
+    with pytest.raises(ConfigError, match="holds 1 prompt, num_prompts asks for 2"):
         make_items(dataset_name="custom", dataset_path=path, num_prompts=2)
 
 

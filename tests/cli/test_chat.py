@@ -176,7 +176,7 @@ def test_a_message_that_does_not_fit_is_refused_and_forgotten() -> None:
     done = pipe(str(TINY_DIR / "llama"), "--max-tokens", "3", stdin=f"{long}\nshort\n/stats\n")
     assert done.returncode == 0, done.stderr
     assert "the maximum context length is 512 tokens" in done.stderr
-    assert "1 turns" in done.stderr
+    assert "1 turn" in done.stderr
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_bad_prompt_is_reported_beside_the_answers() -> None:
 def test_a_single_bad_prompt_is_one_line() -> None:
     result = run("generate", "-m", "m", "-p", "")
     assert result.exit_code == 1
-    assert result.stderr == "Error: prompt 0: prompt cannot be empty.\n"
+    assert result.stderr == "Error: prompt cannot be empty.\n"
 
 
 @pytest.mark.usefixtures("engines")
@@ -177,8 +177,10 @@ def test_engine_flags_reach_the_engine_with_dashes_or_underscores(engines: Engin
         (["generate", "-p", "a"], 2, "--model"),
         (["generate", "-m", "m", "-p", "a", "--block-size", "x"], 2, "--block-size"),
         (["generate", "-m", "m", "-p", "a", "--hf-overrides", "[]"], 2, "JSON object"),
-        (["generate", "-m", "m", "-p", "a", "--block-size", "17"], 1, "Error: block_size must be one of"),
-        (["generate", "-m", "m", "-p", "a", "--top-p", "7"], 1, "Error: top_p must be in"),
+        (["generate", "-m", "m", "-p", "a", "--block-size", "17"], 1, "Error: --block-size must be one of"),
+        (["generate", "-m", "m", "-p", "a", "--top-p", "7"], 1, "Error: --top-p must be in"),
+        (["generate", "-m", "m", "-p", "a", "--max-tokens", "0"], 1, "Error: --max-tokens must be in"),
+        (["generate", "-m", "m", "-p", "a", "--sampling-seed", "9" * 20], 1, "Error: --sampling-seed must be in"),
         (["pull", "/no/such/file.gguf"], 1, "Error: "),
         (["unknown"], 2, "unknown"),
     ],
@@ -221,7 +223,7 @@ def test_collect_env_tells_what_kept_weights_take(own_cache: Path) -> None:
     assert "quantized weights kept  none" in run("collect-env").stdout
     (own_cache / "weights").mkdir(parents=True)
     (own_cache / "weights" / "a-q4-b.safetensors").write_bytes(bytes(10**8))
-    assert "1 models, 0.1 GB in" in run("collect-env").stdout
+    assert "1 model, 0.1 GB in" in run("collect-env").stdout
 
 
 def test_the_summary_tells_the_format_of_the_weights(engines: Engines) -> None:
@@ -288,11 +290,55 @@ def test_the_list_of_commands_is_not_cut() -> None:
     assert "..." not in run("--help").stdout.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("command", ["generate", "explain"])
+MODEL_COMMANDS = [
+    *("chat", "explain", "generate", "inspect", "pull", "roofline", "run-batch", "serve", "trace"),
+    *("bench kernels", "bench latency", "bench startup", "bench throughput", "lab batching"),
+]
+
+
+@pytest.mark.parametrize("name", MODEL_COMMANDS)
+def test_every_command_takes_its_model_as_argument_or_option(name: str) -> None:
+    command: click.Command | None = main
+    for part in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), part)
+    assert command is not None
+    params = [param for param in command.params if param.name in ("model", "model_option")]
+    assert [(type(param), param.opts) for param in params] == [
+        (click.Argument, ["model"]), (click.Option, ["-m", "--model"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("m",), ("-m", "m"), ("--model", "m"), ("m", "-m", "m")], ids=" ".join)
+def test_either_names_the_model(engines: Engines, arguments: tuple[str, ...]) -> None:
+    assert run("generate", *arguments, "-p", "hello", "-q").stdout == "hello\n"
+    assert [config.model for config in engines.configs] == ["m"]
+
+
+@pytest.mark.parametrize("command", ["generate", "explain", "chat", "serve", "inspect"])
 def test_a_command_without_a_model_says_how_to_name_one(command: str) -> None:
-    result = run(command, "smollm2-135m", "-p", "hello")
+    result = run(command)
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "Error: name the model with -m or --model, for example: -m smollm2-135m"
+    example = f"for example: octavo {command} smollm2-135m"
+    assert result.stderr.splitlines()[-1] == f"Error: name the model, as MODEL or with --model, {example}"
+
+
+def test_the_example_names_the_command_however_the_program_was_started() -> None:
+    result = CliRunner().invoke(main, ["bench", "throughput"], prog_name="python -m octavo")
+    assert "for example: octavo bench throughput smollm2-135m" in result.stderr
+
+
+def test_two_models_are_one_too_many() -> None:
+    result = run("generate", "a", "-m", "b", "-p", "hello")
+    assert result.exit_code == 2
+    assert "the model is named twice: a and b" in result.stderr
+
+
+@pytest.mark.usefixtures("engines")
+def test_more_tokens_than_there_is_room_for_are_pointed_out() -> None:
+    result = run("generate", "m", "-p", "hello", "-q", "--max-tokens", "1000000")
+    assert result.stdout == "hello\n"
+    assert result.stderr.startswith("Note: --max-tokens 1000000 is more than there is room for: prompt and answer ")
 
 
 def test_help_lists_a_commands_own_options_before_the_engines() -> None:

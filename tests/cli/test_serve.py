@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from click.testing import CliRunner
 
 from octavo.cli.main import main
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.frontend import build
 from octavo.server import lifecycle
+from octavo.server.address import check_address
 from octavo.server.options import ServerOptions
 from octavo.server.protocol.limits import RequestLimits
 
@@ -37,6 +40,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> Caught:
         caught.options, caught.limits, caught.model = options, limits, model
         return 7
 
+    monkeypatch.setattr("octavo.cli.serve.check_address", lambda _options: None)
     monkeypatch.setattr(build, "build_engine", build_engine)
     monkeypatch.setattr(lifecycle, "run_server", run_server)
     monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
@@ -58,6 +62,31 @@ def test_flags_reach_the_engine_the_server_and_the_limits(caught: Caught) -> Non
     assert caught.limits.max_prompts == 3
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_busy_port_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setattr(build, "build_engine", pytest.fail)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = run("m", "--host", host, "--port", str(port))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: The server cannot listen on {host}, port {port}: another program listens there. Choose another --port"
+        " or --host.\n"
+    )
+
+
+def test_a_host_that_is_another_machine_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1, port 8000: .*Choose another"):
+        check_address(ServerOptions(host="192.0.2.1"))
+
+
+def test_a_free_port_is_left_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    check_address(ServerOptions(port=port))
+    socket.create_server(("127.0.0.1", port)).close()
+
+
 def test_defaults_are_safe(caught: Caught) -> None:
     run("m")
     assert caught.config.target_itl_ms == 200
@@ -77,6 +106,14 @@ def test_a_file_sets_flags_and_the_command_line_has_the_last_word(caught: Caught
     assert run("--config", str(file), "--port", "9").exit_code == 7
     assert (caught.model, caught.options.port, caught.config.max_num_seqs) == ("m", 9, 6)
     assert caught.options.served_model_name == ("x", "y")
+
+
+def test_a_file_names_a_model_that_the_command_line_may_replace(caught: Caught, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("model: a\n")
+    for arguments in (["b"], ["-m", "b"]):
+        assert run(*arguments, "--config", str(file)).exit_code == 7
+        assert caught.model == "b"
 
 
 def test_a_repeated_flag_takes_one_value_or_a_list_from_a_file(caught: Caught, tmp_path: Path) -> None:

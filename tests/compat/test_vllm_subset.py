@@ -40,6 +40,22 @@ SAMPLING_PARAMS: dict[str, Any] = {
     "logit_bias": None,
     "allowed_token_ids": None,
     "bad_words": None,
+    "logprob_token_ids": None,
+    "prompt_logprob_token_ids": None,
+    "prompt_logprob_start": None,
+}
+
+POOLING_PARAMS: dict[str, Any] = {
+    "use_activation": None,
+    "dimensions": None,
+    "step_tag_id": None,
+    "returned_token_ids": None,
+    "task": None,
+    "requires_token_ids": False,
+    "skip_reading_prefix_cache": None,
+    "late_interaction_params": None,
+    "extra_kwargs": None,
+    "output_kind": octavo.RequestOutputKind.FINAL_ONLY,
 }
 
 ENGINE_OPTIONS: dict[str, Any] = {
@@ -87,6 +103,22 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "tokenization_kwargs": None,
         "mm_processor_kwargs": None,
     },
+    "embed": {
+        "prompts": REQUIRED,
+        "use_tqdm": True,
+        "pooling_params": None,
+        "lora_request": None,
+        "tokenization_kwargs": None,
+    },
+    "score": {
+        "data_1": REQUIRED,
+        "data_2": REQUIRED,
+        "use_tqdm": True,
+        "pooling_params": None,
+        "lora_request": None,
+        "tokenization_kwargs": None,
+        "chat_template": None,
+    },
     "beam_search": {
         "prompts": REQUIRED,
         "params": REQUIRED,
@@ -109,6 +141,11 @@ FIELDS: dict[type, list[str]] = {
         "index", "text", "token_ids", "cumulative_logprob", "logprobs", "finish_reason", "stop_reason",
     ],
     octavo.Logprob: ["logprob", "rank", "decoded_token"],
+    octavo.EmbeddingRequestOutput: [
+        "request_id", "outputs", "prompt_token_ids", "num_cached_tokens", "finished", "error",
+    ],
+    octavo.EmbeddingOutput: ["embedding"],
+    octavo.ScoringOutput: ["score"],
 }  # fmt: skip
 
 
@@ -126,6 +163,10 @@ def test_sampling_params_have_vllms_names_order_and_defaults() -> None:
     ours = parameters(octavo.SamplingParams.__init__)
     shared = {name: default for name, default in ours.items() if name in SAMPLING_PARAMS}
     assert list(shared.items()) == list(SAMPLING_PARAMS.items())
+
+
+def test_pooling_params_have_vllms_names_order_and_defaults() -> None:
+    assert list(parameters(octavo.PoolingParams.__init__).items()) == list(POOLING_PARAMS.items())
 
 
 def test_engine_options_have_vllms_names_and_defaults() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from face_fakes import FakeExecutor, make_engine
 
-from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from octavo import EngineDeadError, PoolingParams, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.errors import QueueFullError, RequestTimeoutError
 from octavo.frontend.async_engine import AsyncLLM
 
@@ -37,7 +38,8 @@ def deltas(**values: object) -> SamplingParams:
 
 
 async def text_of(llm: AsyncLLM, prompt: str, request_id: str = "a", **options: Any) -> str:
-    outputs = [output async for output in llm.generate(prompt, deltas(), request_id, **options)]
+    form = options.pop("structured_outputs", None)
+    outputs = [output async for output in llm.generate(prompt, deltas(structured_outputs=form), request_id, **options)]
     assert outputs[-1].finished
     return "".join(output.outputs[0].text for output in outputs)
 
@@ -148,6 +150,36 @@ def test_an_aborted_request_ends_with_what_it_has() -> None:
                 await llm.abort("a")
             assert outputs[-1].outputs[0].finish_reason == "abort"
             assert 0 < sum(len(output.outputs[0].token_ids) for output in outputs) < 200
+
+    run(test)
+
+
+def test_an_aborted_embedding_is_an_error_and_no_empty_vector() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.05}) as (llm, _):
+            waiting = asyncio.create_task(anext(llm.encode("a" * 200, PoolingParams(), "a")))
+            await until_running(llm)
+            await llm.abort("a")
+            output = await waiting
+            assert output.error is not None
+            assert output.error.code == "request_aborted"
+
+    run(test)
+
+
+def test_a_form_that_takes_long_holds_up_neither_streams_nor_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        compiled = threading.Event()
+        async with make_async() as (llm, _):
+            monkeypatch.setattr(llm.engine._inputs._grammars, "compile", lambda _: compiled.wait(20))
+            waiting = [asyncio.create_task(text_of(llm, "x", structured_outputs={"regex": "x"})) for _ in range(9)]
+            await asyncio.sleep(0)
+            assert await text_of(llm, "short") == "short"
+            assert await llm.prepare(["long " * 1000], deltas())
+            compiled.set()
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     run(test)
 
@@ -373,3 +405,85 @@ def test_one_engine_serves_one_loop_after_another() -> None:
 
     asyncio.run(two_at_once())
     llm.shutdown()
+
+
+def test_answers_that_are_complete_are_delivered_though_the_engine_has_failed_since() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            prepared = await llm.prepare(["abc"], deltas())
+            inputs = [entry for entry in prepared if not isinstance(entry, RequestError)]
+            generation = llm.start(inputs, "a")
+            await until(lambda: bool(generation._ready) and generation._engine.num_waiting == 0)
+            await asyncio.sleep(0.1)
+            llm._fail("it has failed")
+            outputs = [output async for _, output in generation]
+            assert outputs[-1].finished
+            assert "".join(output.outputs[0].text for output in outputs) == "abc"
+
+    run(test)
+
+
+def test_what_came_before_a_failure_is_delivered_before_the_error() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
+            prepared = await llm.prepare(["ab" * 100], deltas())
+            generation = llm.start([entry for entry in prepared if not isinstance(entry, RequestError)], "a")
+            await until(lambda: bool(generation._ready))
+            llm._fail("it has failed")
+            _, output = await generation.__anext__()
+            assert "ab" * 100 != output.outputs[0].text != ""
+            with pytest.raises(EngineDeadError, match="failed"):
+                await generation.__anext__()
+
+    run(test)
+
+
+def test_a_pause_goes_on_in_the_next_loop_and_ends_there() -> None:
+    built, _ = make_engine()
+    llm = AsyncLLM(built)
+
+    async def wait_in_vain() -> None:
+        await llm.pause_generation()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(text_of(llm, "held"), 0.05)
+
+    async def go_on() -> None:
+        held = asyncio.create_task(text_of(llm, "held"))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await llm.resume_generation()
+        assert await held == "held"
+
+    asyncio.run(wait_in_vain())
+    asyncio.run(go_on())
+    llm.close()
+
+
+def test_a_reader_that_reads_nothing_loses_its_request_before_much_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.frontend.generation.MAX_UNREAD", 100)
+
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
+            prepared = await llm.prepare(["ab" * 100], deltas(logprobs=4))
+            generation = llm.start([entry for entry in prepared if not isinstance(entry, RequestError)], "a")
+            await until(lambda: llm.num_unfinished == 0)
+            with pytest.raises(RequestError, match="read too slowly"):
+                await generation.__anext__()
+            assert await text_of(llm, "ab" * 100) == "ab" * 100
+
+    run(test)
+
+
+def test_a_step_that_nobody_waits_for_any_more_is_stopped() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 60.0}) as (llm, executor):
+            tasks = [asyncio.create_task(text_of(llm, "a" * 50)) for _ in range(2)]
+            await until_running(llm)
+            tasks[0].cancel()
+            await asyncio.sleep(0.05)
+            assert executor.num_cancelled == 0, "the other one waits for it"
+            tasks[1].cancel()
+            await until_idle(llm)
+            assert executor.num_cancelled >= 1
+
+    run(test)

@@ -6,14 +6,18 @@ import pytest
 from face_fakes import EOS, ByteTokenizer
 
 from octavo import RequestError, RequestOutputKind, SamplingParams
+from octavo.frontend.embedding import EmbeddingConfig
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.grammar.compiler import GrammarCompiler
 
 VOCAB = 300
+HIDDEN = 8
 MAX_MODEL_LEN = 64
 
 
-def make_processor(max_logprobs: int = 20, tokenizer: ByteTokenizer | None = None) -> InputProcessor:
+def make_processor(
+    max_logprobs: int = 20, tokenizer: ByteTokenizer | None = None, embedding: EmbeddingConfig | None = None
+) -> InputProcessor:
     tokenizer = tokenizer or ByteTokenizer()
     return InputProcessor(
         tokenizer,  # type: ignore[arg-type]
@@ -22,6 +26,8 @@ def make_processor(max_logprobs: int = 20, tokenizer: ByteTokenizer | None = Non
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=max_logprobs,
         grammars=GrammarCompiler(tokenizer, vocab_size=VOCAB, eos_token_ids={EOS}),  # type: ignore[arg-type]
+        hidden_size=HIDDEN,
+        embedding=embedding or EmbeddingConfig(),
     )
 
 

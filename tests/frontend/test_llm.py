@@ -197,8 +197,14 @@ def test_a_stream_of_several_prompts_says_which_is_which() -> None:
 
 def test_a_stream_refuses_bad_prompts_before_it_is_read() -> None:
     llm, _ = make_llm()
-    with pytest.raises(RequestError, match="prompt 0"):
-        llm.stream("")
+    with pytest.raises(RequestError, match="prompt 1"):
+        llm.stream(["a", ""])
+
+
+def test_a_single_bad_prompt_is_refused_without_a_number() -> None:
+    llm, _ = make_llm()
+    with pytest.raises(RequestError, match=r"^prompt cannot be empty"):
+        llm.generate("", use_tqdm=False)
 
 
 def test_leaving_a_stream_early_frees_its_request() -> None:

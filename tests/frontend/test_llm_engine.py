@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from face_fakes import make_engine
 
 from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.core.scheduler import StalledError
+from octavo.frontend import engine_thread
 from octavo.frontend.llm_engine import LLMEngine, _derived_seed
 from octavo.observe.events import Event, RequestRefused
 
@@ -249,13 +251,47 @@ def test_an_engine_whose_last_user_goes_on_its_own_thread_ends_quietly(monkeypat
 
 def test_a_request_that_ends_before_it_ran_is_tracked_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = make_engine()
-    core, metrics = engine._core, engine._metrics
+    core = engine._core
     monkeypatch.setattr(core.scheduler, "schedule", lambda: _raise(StalledError("full")))
     engine.add_request("a", "abc", make_params())
     assert run_to_end(engine)[-1].error is not None
-    assert not metrics._unscheduled
+    assert engine.num_waiting == 0
     engine.close()
 
 
 def _raise(error: Exception) -> NoReturn:
     raise error
+
+
+def test_a_step_that_hangs_is_left_behind_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs, may_go = threading.Event(), threading.Event()
+
+    def hang(ids: list[int], prompt_len: int) -> int:
+        del ids, prompt_len
+        hangs.set()
+        may_go.wait(30)
+        return 1
+
+    monkeypatch.setattr("octavo.frontend.engine_thread._CLOSE_SECONDS", 0.1)
+    engine, _ = make_engine(hang)
+    engine.add_request("a", "abc", make_params())
+    assert hangs.wait(30)
+    engine.close()
+    assert "a step hangs" in caplog.text
+    may_go.set()
+
+
+def test_the_engine_waits_for_results_to_be_taken_and_then_goes_on() -> None:
+    engine, executor = make_engine()
+    engine.add_request("a", "ab" * 40, make_params())
+    deadline = time.monotonic() + 30
+    while not engine._thread._is_held_up:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert engine.get_metrics(), "it still answers"
+    assert engine._thread._outbox.qsize() <= engine_thread._MOST_AHEAD
+    assert executor.num_cancelled == 0
+    assert run_to_end(engine)[-1].outputs[0].text == "ab" * 40
+    engine.close()

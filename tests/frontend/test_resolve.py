@@ -10,7 +10,7 @@ import pytest
 from octavo import ConfigError, EngineConfig, ModelLoadError, SamplingParams
 from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.generation_defaults import default_sampling_params
-from octavo.frontend.resolve import cache_bytes, resolve, scheduler_config
+from octavo.frontend.resolve import cache_bytes, load_tokenizer, resolve, scheduler_config
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 LLAMA = str(TINY / "llama")
@@ -65,7 +65,8 @@ def test_an_override_to_an_unknown_architecture_is_refused() -> None:
 
 
 def test_the_tokenizer_may_come_from_elsewhere() -> None:
-    tokenizer = resolve(make_config(tokenizer=str(TINY / "qwen3"))).model.tokenizer
+    config = make_config(tokenizer=str(TINY / "qwen3"))
+    tokenizer = load_tokenizer(config, resolve(config).model)
     assert "qwen3" in tokenizer.name_or_path
 
 

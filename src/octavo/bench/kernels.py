@@ -10,6 +10,7 @@ from octavo.bench.report import Report, format_columns, make_recipe, peaks_as_js
 from octavo.bench.step_work import Work, WorkModel
 from octavo.bench.steps import LoadedProgram, StepFigures, decode_step, load_program, measure_steps
 from octavo.bench.synthetic import synthetic_program
+from octavo.bench.targets import Target, target_of
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.formats.gguf_types import GgufType
@@ -18,6 +19,7 @@ from octavo.native import default_num_threads, kernels
 from octavo.native.peaks import READ_SIZES, PeakMeter, ThreadPeaks
 from octavo.program.cost import StepShape, program_costs
 from octavo.runner.isolation import OpClass, isolate, op_classes
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.program.ops import Program
@@ -25,7 +27,22 @@ if TYPE_CHECKING:
 DEFAULT_BATCH_SIZES = (1, 8, 64)
 DEFAULT_FORMATS = ("Q4_1", "Q4_K", "Q6_K", "Q8_0", "BF16")
 _OPTIONS_WITHOUT_MODEL = ("num_threads", "activation_quantization")
-_HEADER = ("op", "shape", "format", "rows", "context", "us", "GOP/s", "GB/s", "of peak", "of bandwidth", "of limit")
+_HEADER = (
+    "op",
+    "shape",
+    "format",
+    "rows",
+    "context",
+    "us",
+    "GOP/s",
+    "GB/s",
+    "of peak",
+    "of bandwidth",
+    "of limit",
+    "floor",
+    "aim",
+    "reached",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,16 @@ class KernelFigures:
     """Of what reading a working set of this size over and over gives."""
     fraction_of_limit: float
     """The time that the nearer of the two limits allows, over the time it took."""
+    target: Target | None
+    """What one of the fractions is to be."""
+
+    def target_cells(self) -> tuple[str, str, str]:
+        """Return floor, aim and which of them was reached, for a table."""
+        if self.target is None:
+            return ("-", "-", "-")
+        fraction = self.fraction_of_peak if self.target.limit == "peak" else self.fraction_of_bandwidth
+        floor = f"{self.target.floor:.0%} of {self.target.limit}"
+        return (floor, f"{self.target.aim:.0%}", self.target.verdict(fraction))
 
 
 def run_kernels(
@@ -186,12 +213,13 @@ def _figures(op_class: OpClass, shape: StepShape, work: Work, seconds: float, me
     at_peak = work.int8_ops / meter.int8_ops_per_s() if work.int8_ops else 0.0
     at_peak += work.fp32_flops / meter.fp32_flops_per_s() if work.fp32_flops else 0.0
     limit = max(at_peak, work.bytes / bandwidth)
+    num_rows = sum(shape.query_lens)
     return KernelFigures(
         op=op_class.kind,
         shape=op_class.shape,
         format=op_class.format,
         count=count,
-        num_rows=sum(shape.query_lens),
+        num_rows=num_rows,
         context_len=max(shape.seq_lens),
         seconds=seconds / count,
         ops_per_s=num_ops / seconds,
@@ -199,13 +227,14 @@ def _figures(op_class: OpClass, shape: StepShape, work: Work, seconds: float, me
         fraction_of_peak=at_peak / seconds,
         fraction_of_bandwidth=work.bytes / seconds / bandwidth,
         fraction_of_limit=limit / seconds,
+        target=target_of(op_class.kind, op_class.format, num_rows, is_prompt=num_rows > len(shape.query_lens)),
     )
 
 
 def _table(ops: Sequence[KernelFigures], whole: Sequence[StepFigures], peaks: ThreadPeaks) -> str:
     reads = ", ".join(f"{rate / 1e9:.1f} from {size >> 20} MB" for size, rate in peaks.read_bytes_per_s.items())
     limits = (
-        f"{peaks.num_threads} threads, {kernels().isa}: {peaks.int8_ops_per_s / 1e9:,.0f} GOP/s int8, "
+        f"{counted(peaks.num_threads, 'thread')}, {kernels().isa}: {peaks.int8_ops_per_s / 1e9:,.0f} GOP/s int8, "
         f"{peaks.fp32_flops_per_s / 1e9:,.0f} GFLOP/s fp32, GB/s read: {reads}"
     )
     rows = [
@@ -221,6 +250,7 @@ def _table(ops: Sequence[KernelFigures], whole: Sequence[StepFigures], peaks: Th
             f"{entry.fraction_of_peak:.0%}",
             f"{entry.fraction_of_bandwidth:.0%}",
             f"{entry.fraction_of_limit:.0%}",
+            *entry.target_cells(),
         ]
         for entry in ops
     ]
@@ -228,7 +258,7 @@ def _table(ops: Sequence[KernelFigures], whole: Sequence[StepFigures], peaks: Th
     if whole:
         lines = [
             [
-                f"{entry.num_requests} requests",
+                counted(entry.num_requests, "request"),
                 entry.num_rows,
                 entry.context_len,
                 entry.seconds * 1e3,

@@ -156,8 +156,14 @@ async def _first_model(target: Target) -> str:
     try:
         models = await get_json(target, "/v1/models")
         return str(models["data"][0]["id"])
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise ConfigError(f"{target.base_url} does not say which model it serves ({error}): name it.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"no server answers at {target.base_url} ({error}); `octavo serve MODEL` starts one."
+        ) from error
+    except (EOFError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"{target.base_url} does not say which model it serves ({error}): name it with --model."
+        ) from error
 
 
 def parse_goodput(limits: Sequence[str]) -> dict[str, float]:

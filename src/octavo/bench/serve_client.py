@@ -19,6 +19,8 @@ from octavo.errors import ConfigError
 
 _MAX_LINE_BYTES = 1 << 24
 _MAX_ERROR_CHARS = 300
+_WAYS_OUT = {401: "; give its --api-key", 404: "; --base-url is the address alone, without /v1"}
+"""Of statuses that say what is wrong with the command."""
 
 
 @dataclass(slots=True)
@@ -108,7 +110,7 @@ async def get_json(target: Target, path: str) -> Any:
         status, lines = await _read_head(reader)
         text = b"".join([line async for line in lines])
         if status != 200:
-            raise ValueError(f"GET {path} was answered with status {status}")
+            raise ValueError(f"GET {path} was answered with status {status}{_WAYS_OUT.get(status, '')}")
         return json.loads(text)
 
 

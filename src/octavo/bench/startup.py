@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -47,9 +48,14 @@ def run_startup(model: str, options: dict[str, Any], *, num_iters: int = 5, show
     return Report("startup", recipe, {**figures, "runs": runs}, table)
 
 
+def with_bytecode() -> dict[str, str]:
+    """Return the environment for a process that starts like an installed package: without compiling its modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _start_once(model: str, options: dict[str, Any]) -> dict[str, float]:
     command = [sys.executable, "-m", "octavo.bench.startup_probe", repr(time.monotonic()), model, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=with_bytecode())
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise OctavoError(f"The engine did not start: {reason}")

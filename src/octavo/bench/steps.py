@@ -13,6 +13,7 @@ from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import make_program, resolve
 from octavo.program.cost import StepShape
 from octavo.runner.step_timer import StepTimer, cache_pools, pool_sizes
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,9 +86,10 @@ def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
     resolved = resolve(config)
     positions = resolved.positions()
     if longest > positions:
-        raise ConfigError(f"The model was made for {positions} tokens; a request of {longest} is too long.")
+        raise ConfigError(f"The model was made for {counted(positions, 'token')}; a request of {longest} is too long.")
     program = make_program(config, resolved.model.spec, positions)
-    weights = load_model_weights(config, resolved, program)
+    weights, packing = load_model_weights(config, resolved, program)
+    packing.wait()
     return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.errors import ConfigError
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.tokenizer.tokenizer import Tokenizer
@@ -95,7 +96,9 @@ class Workload:
         items = list(_read_items(Path(self.dataset_path), self.output_len))
         count = len(items) if self.num_prompts is None else self.num_prompts
         if not 0 < count <= len(items):
-            raise ConfigError(f"{self.dataset_path} holds {len(items)} prompts, num_prompts asks for {count}.")
+            raise ConfigError(
+                f"{self.dataset_path} holds {counted(len(items), 'prompt')}, num_prompts asks for {count}."
+            )
         return items[:count]
 
 

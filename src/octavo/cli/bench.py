@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.model_option import takes_model
 
 if TYPE_CHECKING:
     from octavo.bench.report import Report
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from octavo.llm import LLM
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_MODEL_HELP = "A GGUF file, a directory, a hub id or a built-in name."
 
 
 @click.group("bench", short_help="Measure speed: of jobs, of kernels, of the start, of a server.")
@@ -38,7 +37,7 @@ def _shared_flags(needs_model: bool = True) -> Callable[[Command], Command]:
         decorated = engine_flags(decorated)
         decorated = click.option("-q", "--quiet", is_flag=True, help="No progress.")(decorated)
         decorated = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")(decorated)
-        return click.option("-m", "--model", required=needs_model, help=_MODEL_HELP)(decorated)
+        return takes_model(required=needs_model)(decorated)
 
     return add
 

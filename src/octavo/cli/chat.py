@@ -13,8 +13,10 @@ from octavo.cli.conversation import Conversation
 from octavo.cli.engine_flags import EngineCommand, JsonObject, engine_flags, given_engine_options
 from octavo.cli.generate import sampling_params, summary
 from octavo.cli.line_input import line_history, read_message
+from octavo.cli.model_option import takes_model
 from octavo.errors import ConfigError, EngineDeadError, OctavoError
 from octavo.sampling_params import RequestOutputKind
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
@@ -35,7 +37,7 @@ Ctrl-C stops an answer.'''
 
 
 @click.command("chat", cls=EngineCommand)
-@click.argument("model")
+@takes_model
 @click.option("--system", help="System message.")
 @click.option("--load", "path", type=click.Path(path_type=Path), help="Go on with a conversation that was kept.")
 @click.option("--max-tokens", type=int, help="Tokens of each answer.  [default: what the context leaves]")
@@ -130,7 +132,7 @@ class _Session:
                     self._conversation.save(Path(argument).expanduser())
                 case "load":
                     self._conversation.load(Path(argument).expanduser())
-                    _note(f"{len(self._conversation.messages)} messages")
+                    _note(counted(len(self._conversation.messages), "message"))
                 case "stats":
                     self._show_stats()
                 case "help":
@@ -173,7 +175,8 @@ class _Session:
             return
         _note(summary(self._llm, [self._last]))
         cached = self._last.num_cached_tokens or 0
-        _note(f"{cached} prompt tokens from the prefix cache, {self._conversation.num_turns} turns")
+        turns = counted(self._conversation.num_turns, "turn")
+        _note(f"{counted(cached, 'prompt token')} from the prefix cache, {turns}")
 
 
 def _note(text: str) -> None:

@@ -12,6 +12,7 @@ import click
 
 from octavo.errors import NativeError
 from octavo.version import __version__
+from octavo.wording import counted
 
 _PACKAGES = ("numpy", "tokenizers", "jinja2", "huggingface-hub", "click", "tqdm")
 
@@ -65,4 +66,4 @@ def _kept_weights() -> str:
     from octavo.weights.quantized_cache import cache_directory
 
     sizes = [file.stat().st_size for file in cache_directory().glob("*.safetensors")]
-    return f"{len(sizes)} models, {sum(sizes) / 1e9:.1f} GB in {cache_directory()}" if sizes else "none"
+    return f"{counted(len(sizes), 'model')}, {sum(sizes) / 1e9:.1f} GB in {cache_directory()}" if sizes else "none"

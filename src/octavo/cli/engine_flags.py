@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import click
 
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError, RequestError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,7 +38,22 @@ class JsonObject(click.ParamType[dict[str, Any]]):
 
 
 class EngineCommand(click.Command):
-    """A command with `engine_flags`, whose help lists them after its own options."""
+    """A command with `engine_flags`: its help lists them after its own options, its errors name flags."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error about an option names its flag, not the argument of the API."""
+        try:
+            return super().invoke(ctx)
+        except (ConfigError, RequestError) as error:
+            error.args = (self._with_flag(str(error), of_request=isinstance(error, RequestError)),)
+            raise
+
+    def _with_flag(self, message: str, *, of_request: bool) -> str:
+        """Put the flag in the place of a message's first word, where that is the name of an option."""
+        name = message.partition(" ")[0]
+        flags = {param.name: param.opts[-1] for param in self.params if isinstance(param, click.Option)}
+        flag = flags.get(f"sampling_{name}" if of_request else name) or flags.get(name)
+        return message if flag is None else flag + message[len(name) :]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write both lists."""
@@ -45,7 +61,7 @@ class EngineCommand(click.Command):
         own: list[tuple[str, str]] = []
         engine: list[tuple[str, str]] = []
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 (engine if param.name in engine_names else own).append(record)
         for heading, records in (("Options", own), ("Engine options", engine)):

@@ -11,8 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
-from octavo.cli.model_option import model_option
+from octavo.cli.model_option import takes_model
 from octavo.sampling_params import RequestOutputKind, SamplingParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
@@ -30,7 +31,7 @@ _SAMPLING_FLAGS = (
 
 
 @click.command("generate", cls=EngineCommand)
-@model_option
+@takes_model
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; may be given several times.")
 @click.option(
     "--prompt-file", type=click.File("r", encoding="utf-8"), help="One prompt a line, in UTF-8; - reads stdin."
@@ -81,7 +82,7 @@ def command(
     """
     texts = [*prompts, *_read_prompts(prompt_file)]
     if not texts:
-        missing = "give at least one --prompt, or a --prompt-file"
+        missing = "give at least one prompt, with -p, --prompt or --prompt-file"
         raise click.UsageError(missing if prompt_file is None else "the prompt file is empty")
     if system is not None and not chat:
         raise click.UsageError("--system needs --chat: a text alone has no system message")
@@ -108,11 +109,18 @@ def _read_prompts(prompt_file: IO[str] | None) -> list[str]:
 
 
 def sampling_params(llm: LLM, given: dict[str, Any]) -> SamplingParams:
-    """Return the model's defaults with what was given on the command line."""
+    """Return the model's defaults with what was given on the command line.
+
+    More tokens than the model has room for are no error, as in the API; here it is said.
+    """
     params = llm.get_default_sampling_params()
     for name, value in {"max_tokens": _DEFAULT_MAX_TOKENS, **given}.items():
         setattr(params, name, list(value) if isinstance(value, tuple) else value)
     params.verify()
+    limit = llm.llm_engine.max_model_len
+    if given.get("max_tokens") is not None and given["max_tokens"] >= limit:
+        room = f"prompt and answer together have {counted(limit, 'token')} (--max-model-len)"
+        click.echo(f"Note: --max-tokens {given['max_tokens']} is more than there is room for: {room}.", err=True)
     return params
 
 
@@ -216,7 +224,7 @@ def summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:
     last = max((entry.last_token_ts for entry in stats), default=0.0)
     seconds = max(last - begin, 1e-9)
     speed = f"{num_generated / seconds:.0f} tokens/s"
-    text = f"{num_prompt} prompt token{'s' * (num_prompt != 1)}, {num_generated} generated in {seconds:.2f} s ({speed}"
+    text = f"{counted(num_prompt, 'prompt token')}, {num_generated:,} generated in {seconds:.2f} s ({speed}"
     if len(outputs) == 1 and num_generated > 1:
         decode = (num_generated - 1) / max(last - first, 1e-9)
         text += f"; first token after {first - begin:.2f} s, then {decode:.0f} tokens/s"

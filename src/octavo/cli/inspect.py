@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
+from octavo.cli.model_option import takes_model
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.explain.model_report import LoadReport, ModelReport
@@ -18,7 +20,7 @@ _KINDS = {"full": "attention", "sliding": "attention", "state": "Gated DeltaNet"
 
 
 @click.command("inspect", cls=EngineCommand, short_help="Show what MODEL is made of and the memory it takes.")
-@click.argument("model")
+@takes_model
 @click.option("--program", "show_program", is_flag=True, help="List the ops of the model's program.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 @engine_flags
@@ -37,7 +39,7 @@ def command(model: str, show_program: bool, as_json: bool, **flags: Any) -> None
     for line in _lines(report):
         click.echo(line)
     if show_program:
-        click.echo(f"\nProgram, {len(report.ops)} ops")
+        click.echo(f"\nProgram, {counted(len(report.ops), 'op')}")
         for index, op in enumerate(report.ops):
             click.echo(f"{index:>5}  {op}")
 
@@ -50,14 +52,14 @@ def _lines(report: ModelReport) -> Iterator[str]:
             ("parameters", f"{report.parameters:,}, of which {report.embedding_parameters:,} in the embedding"),
             ("layers", f"{report.num_layers} of width {report.hidden_size:,}"),
             ("vocabulary", f"{report.vocab_size:,}"),
-            ("context", f"{report.max_model_len:,} tokens"),
-            ("largest step", f"{_size(report.activation_bytes)} for {report.max_num_batched_tokens:,} tokens"),
+            ("context", counted(report.max_model_len, "token")),
+            ("largest step", f"{_size(report.activation_bytes)} for {counted(report.max_num_batched_tokens, 'token')}"),
             ("rotation tables", _size(report.rope_table_bytes)),
         ]
     )
     yield "\nCache of a request"
     for group in report.cache_groups:
-        kind = f"{group.num_layers} layers of {_KINDS[group.kind]}"
+        kind = f"{counted(group.num_layers, 'layer')} of {_KINDS[group.kind]}"
         if group.window is not None:
             kind += f", window {group.window:,}"
         if group.bytes_per_token:
@@ -74,12 +76,13 @@ def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
     title = name if name == "as stored" else f"quantization={name}"
     yield f"\n{title}: {_size(load.weight_bytes)} of weights"
     for share in load.formats:
-        tensors = "tensor" if share.num_tensors == 1 else "tensors"
-        yield f"    {share.format:<6} {_size(share.bytes):>10}  {share.parameters:,} in {share.num_tensors} {tensors}"
+        tensors = counted(share.num_tensors, "tensor")
+        yield f"    {share.format:<6} {_size(share.bytes):>10}  {share.parameters:,} in {tensors}"
     yield f"  {_size(load.loaded_bytes)} when loaded, with rotation tables and the largest step"
     yield f"  {_size(available)} available here, so the cache may grow to {_size(load.cache_bytes)}:"
     for fit in load.requests:
-        yield f"    {fit.num_requests:>6,} requests of {fit.num_tokens:,} tokens, {_size(fit.bytes_per_request)} each"
+        requests = f"{counted(fit.num_requests, 'request'):>15} of {counted(fit.num_tokens, 'token')}"
+        yield f"    {requests}, {_size(fit.bytes_per_request)} each"
 
 
 def _facts(facts: list[tuple[str, str]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`AsyncLLM`: the engine for asyncio programs. Same parts as `LLM`: one engine thread, no other process.
+"""`AsyncLLM`: the engine for asyncio programs. Same parts as `LLM`: one engine thread, in this process.
 
 The engine's thread wakes the event loop once a step; outputs are made on the loop, when their reader asks. Long texts
 are tokenised on threads of their own, with the GIL released. A failed or hung engine ends every reader with an error.
@@ -18,7 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority, refuse
 from octavo.frontend.generation import Generation
+from octavo.frontend.pooling_calls import embedding_output
+from octavo.frontend.start import start_engine
 from octavo.frontend.watchdog import Watchdog
+from octavo.sampling_params import SamplingParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput, Prompt
     from octavo.frontend.llm_engine import LLMEngine
     from octavo.observe.snapshot import EngineSnapshot
-    from octavo.outputs import RequestOutput
-    from octavo.sampling_params import SamplingParams
+    from octavo.outputs import EmbeddingRequestOutput, RequestOutput
+    from octavo.pooling_params import PoolingParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger("octavo")
@@ -38,6 +42,8 @@ _SHORT_PROMPT = 2_000
 """Characters, or ids, that are tokenised and checked in less time (0.2 ms) than it takes to hand them to a thread."""
 _NUM_TOKENIZER_THREADS = 4
 """So that one huge text does not hold up the others."""
+_NUM_FORM_THREADS = 64
+"""They wait for their grammars to be compiled, one after the other, each for seconds at most."""
 DOUBT_SECONDS = 3.0
 """An engine that has done nothing for so long counts as unhealthy; its counter moves with every op, many a second."""
 HANG_SECONDS = 30.0
@@ -80,6 +86,7 @@ class AsyncLLM:
         self._resumed.set()
         self._idle = asyncio.Event()
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="octavo-tokenize")
+        self._form_threads = ThreadPoolExecutor(_NUM_FORM_THREADS, thread_name_prefix="octavo-form")
         self._watchdog = Watchdog(
             _weakly(engine.heartbeat),
             doubt_seconds=DOUBT_SECONDS,
@@ -91,9 +98,7 @@ class AsyncLLM:
     @classmethod
     def from_engine_args(cls, engine_args: EngineConfig, **options: Any) -> AsyncLLM:
         """Load a model and make an engine for it."""
-        from octavo.frontend.build import build_engine
-
-        return cls(build_engine(engine_args), **options)
+        return cls(start_engine(engine_args), **options)
 
     def attach(self) -> None:
         """Have the engine wake the running loop, and be watched. The first request does so, too.
@@ -108,14 +113,18 @@ class AsyncLLM:
             self._watchdog.start()
         elif not self._loop.is_closed():
             raise RuntimeError("an AsyncLLM serves one event loop at a time")
-        self._loop, self._is_woken, self._idle = loop, False, asyncio.Event()
+        is_paused = not self._resumed.is_set()
+        self._loop, self._is_woken, self._idle, self._resumed = loop, False, asyncio.Event(), asyncio.Event()
+        if not is_paused:
+            self._resumed.set()
+        loop.call_soon(self._deliver)  # what the loop before has left, for which the engine may wait
 
     # ---------------------------------------------------------------- requests
 
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: SamplingParams,
+        sampling_params: SamplingParams | PoolingParams,
         request_id: str,
         *,
         lora_request: None = None,
@@ -143,20 +152,30 @@ class AsyncLLM:
         finally:
             generation.close()
 
+    async def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, **options: Any
+    ) -> AsyncIterator[EmbeddingRequestOutput]:
+        """Embed one prompt; yield one output. Options and errors are those of `generate`."""
+        async for output in self.generate(prompt, pooling_params, request_id, **options):
+            yield embedding_output(output)
+
     async def prepare(
-        self, prompts: Sequence[Prompt], params: SamplingParams, *, add_special_tokens: bool = True
+        self, prompts: Sequence[Prompt], params: SamplingParams | PoolingParams, *, add_special_tokens: bool = True
     ) -> list[EngineInput | RequestError]:
         """Check and tokenise prompts, long ones off the loop; return for each its input, or why it cannot be served.
 
         Raises: `QueueFullError`, `EngineDeadError`.
         """
         self.check_admission(len(prompts))
+        self.attach()
         self._num_preparing += len(prompts)
         try:
             await self._resumed.wait()
             prepare = partial(
                 self.engine.prepare, prompts, [params] * len(prompts), add_special_tokens=add_special_tokens
             )
+            if isinstance(params, SamplingParams) and params.structured_outputs is not None:
+                return await asyncio.get_running_loop().run_in_executor(self._form_threads, prepare)
             return prepare() if _are_short(prompts) else await self.call_off_loop(prepare)
         finally:
             self._num_preparing -= len(prompts)
@@ -194,7 +213,7 @@ class AsyncLLM:
         if self._max_queued is not None and num_waiting and num_waiting + num_prompts > self._max_queued:
             self.engine.count_rejection()
             limit = f"at most {self._max_queued} may (max_num_queued_reqs)"
-            raise QueueFullError(f"{num_waiting} requests wait, and {limit}; try again later.")
+            raise QueueFullError(f"{counted(num_waiting, 'request')} in the queue, and {limit}; try again later.")
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests early: their readers get a last output with `finish_reason` "abort". Unknown ids are ignored."""
@@ -223,6 +242,7 @@ class AsyncLLM:
                 stops them where they are.
             clear_cache: forget all cached prefixes, unless requests are kept.
         """
+        self.attach()
         self._resumed.clear()
         self.engine.set_paused(mode == "keep")
         if mode == "keep":
@@ -261,6 +281,7 @@ class AsyncLLM:
         self._refusal = self._refusal or "the engine was closed; create a new one."
         self._watchdog.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._form_threads.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
 
     # ---------------------------------------------------------------- health and facts
@@ -287,12 +308,17 @@ class AsyncLLM:
         return self.engine.read_metrics()
 
     async def snapshot(self) -> EngineSnapshot:
-        """Return what the engine is like between two steps.
+        """Return what the engine is like between two steps; requests have the ids that they were started with.
 
         Raises: `EngineDeadError`, also where it has not moved for seconds.
         """
         await self.check_health()
-        return await self.call_off_loop(self.engine.snapshot)
+        names = self._request_ids()  # those that end meanwhile are looked up before, those that start after
+        taken = await self.call_off_loop(self.engine.snapshot)
+        return taken.with_request_ids({**names, **self._request_ids()})
+
+    def _request_ids(self) -> dict[str, str]:
+        return {key: entry.request_id for key, entry in self._generations.items()}
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""

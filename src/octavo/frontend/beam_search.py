@@ -16,6 +16,7 @@ from octavo.frontend.call_arguments import refuse
 from octavo.frontend.progress import make_bar
 from octavo.outputs import BeamSearchOutput, BeamSearchSequence, Logprob, RequestOutput
 from octavo.sampling_params import BeamSearchParams, SamplingParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput
@@ -33,11 +34,12 @@ def step_params(params: BeamSearchParams) -> SamplingParams:
 def check_room(inputs: Sequence[EngineInput], params: BeamSearchParams, max_model_len: int) -> None:
     """Raise `RequestError` if a prompt leaves less room than a beam may take."""
     for source in inputs:
-        room = max_model_len - len(source.prompt_token_ids)
+        prompt_len = len(source.prompt_token_ids)
+        room = max_model_len - prompt_len
         if params.max_tokens > room:
             raise RequestError(
-                f"max_tokens ({params.max_tokens}) is more than the {room} tokens that a prompt of"
-                f" {len(source.prompt_token_ids)} tokens leaves of the maximum context length, {max_model_len}.",
+                f"max_tokens ({params.max_tokens}) is more than the {counted(room, 'token')} that a prompt of"
+                f" {counted(prompt_len, 'token')} leaves of the maximum context length, {max_model_len}.",
                 parameter="max_tokens",
                 value=params.max_tokens,
             )

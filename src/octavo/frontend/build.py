@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from octavo.cache_spec import num_attention_groups
 from octavo.core.admission import AdmissionPolicy
 from octavo.core.engine_core import EngineCore
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.scheduler import Scheduler
 from octavo.frontend.engine_metrics import EngineMetrics
-from octavo.frontend.engine_snapshot import EngineObserver, num_attention_groups
 from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
-from octavo.frontend.resolve import ResolvedConfig, cache_bytes, make_program, resolve, scheduler_config
+from octavo.frontend.resolve import ResolvedConfig, cache_bytes, load_tokenizer, make_program, resolve, scheduler_config
 from octavo.grammar.compiler import GrammarCompiler
 from octavo.native import kernels
 from octavo.observe.event_log import EventLog
@@ -30,7 +30,7 @@ from octavo.runner.local_executor import LocalExecutor
 if TYPE_CHECKING:
     from octavo.config import EngineConfig, SchedulerConfig
     from octavo.core.executor import CacheCapacity
-    from octavo.core.step import SchedulerOutput
+    from octavo.frontend.engine_snapshot import EngineObserver
     from octavo.grammar.matcher import GrammarMatcher
     from octavo.program.forward_batch import AllowedTokens
     from octavo.program.ops import Program
@@ -52,7 +52,7 @@ class BuiltEngine:
     engine: LLMEngine
     scheduler: Scheduler
     """The engine's own: for its thread only, which is also that of all events but refusals."""
-    observer: EngineObserver
+    make_observer: Callable[[], EngineObserver]
     program: Program
     weight_bytes: Mapping[str, int]
     """What each weight of the program takes in memory, by name."""
@@ -87,7 +87,8 @@ def build(
     resolved = resolve(config)
     model = resolved.model
     program = make_program(config, model.spec, resolved.positions())
-    weights = load_model_weights(config, resolved, program)
+    weights, packing = load_model_weights(config, resolved, program)
+    tokenizer = load_tokenizer(config, model)
     program, executor = _data_plane(config, resolved, program, weights)
     scheduling = scheduler_config(config, program.max_model_len)
     metrics = EngineMetrics(scheduling.max_model_len)
@@ -102,49 +103,60 @@ def build(
         events=sink,
     )
     scheduler = Scheduler(scheduling, manager, admission=policies.admission(scheduling, manager), events=sink)
-    observer = EngineObserver(scheduler, history, program.cache_groups, scheduling)
-    eos_token_ids = frozenset(model.tokenizer.eos_token_ids)
-    grammars = GrammarCompiler(model.tokenizer, vocab_size=program.vocab_size, eos_token_ids=eos_token_ids)
+    eos_token_ids = frozenset(tokenizer.eos_token_ids)
+    grammars = GrammarCompiler(tokenizer, vocab_size=program.vocab_size, eos_token_ids=eos_token_ids)
 
-    def masks(_plan: SchedulerOutput) -> AllowedTokens | None:
+    def make_observer() -> EngineObserver:
+        from octavo.frontend.engine_snapshot import EngineObserver  # for those who look; a start does without
+
+        return EngineObserver(scheduler, history, program.cache_groups, scheduling)
+
+    def masks() -> AllowedTokens | None:
         return grammars.filler.collect(cast("list[GrammarMatcher | None]", scheduler.open_constraints))
 
+    packing.wait()
     engine = LLMEngine(
         EngineParts(
             core=EngineCore(scheduler, executor, masks=masks),
-            tokenizer=model.tokenizer,
+            tokenizer=tokenizer,
             metrics=metrics,
-            observer=observer,
+            make_observer=make_observer,
             event_log=event_log,
             events=sink,
             default_sampling_params=model.default_sampling_params,
             vocab_size=program.vocab_size,
+            hidden_size=program.hidden_size,
+            embedding=model.embedding,
             eos_token_ids=eos_token_ids,
             max_model_len=scheduling.max_model_len,
             max_logprobs=config.max_logprobs,
             grammars=grammars,
             seed=config.seed,
             weight_formats=weights.format_bytes,
-            numeric_fingerprint=numeric_fingerprint(
-                isa=kernels().isa,
-                checkpoint=model.checkpoint,
-                spec=repr(model.spec),
-                quantization=config.quantization,
-                activation_quantization=config.activation_quantization,
-                kv_cache_dtype=resolved.cache_dtype,
-                max_model_len=scheduling.max_model_len,
-            ),
+            numeric_fingerprint=_fingerprint(config, resolved, scheduling.max_model_len),
         )
     )
     return BuiltEngine(
         engine,
         scheduler,
-        observer,
+        make_observer,
         program,
         weights.bytes_by_name(),
         weights.quantized_matrices() if config.activation_quantization else frozenset(),
         resolved.num_threads,
         str(kernels().isa),
+    )
+
+
+def _fingerprint(config: EngineConfig, resolved: ResolvedConfig, max_model_len: int) -> str:
+    return numeric_fingerprint(
+        isa=kernels().isa,
+        checkpoint=resolved.model.checkpoint,
+        spec=repr(resolved.model.spec),
+        quantization=config.quantization,
+        activation_quantization=config.activation_quantization,
+        kv_cache_dtype=resolved.cache_dtype,
+        max_model_len=max_model_len,
     )
 
 
@@ -171,6 +183,7 @@ def _data_plane(
         max_model_len=scheduling.max_model_len,
         block_sizes=[None if group.kind == "state" else group.block_size for group in program.cache_groups],
         vocab_size=program.vocab_size,
+        hidden_size=program.hidden_size,
     )
     return program, LocalExecutor(native, capacity, memory, inputs)
 

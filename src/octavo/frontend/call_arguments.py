@@ -5,9 +5,11 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from octavo.errors import RequestError
+
+OnError = Literal["raise", "return"]
 
 _TEMPLATE_ARGUMENTS = frozenset(
     {
@@ -26,6 +28,15 @@ _TEMPLATE_ARGUMENTS = frozenset(
 def refuse(name: str, value: object, rule: str) -> NoReturn:
     """Raise the `RequestError` of an argument that cannot be served."""
     raise RequestError(f"{name} {rule}, got {reprlib.repr(value)}.", parameter=name, value=value)
+
+
+def as_prompts(prompts: Any) -> list[Any]:
+    """Return one prompt, or several, as a list: a list of ints is one."""
+    if isinstance(prompts, (str, dict)) or not isinstance(prompts, Sequence):
+        return [prompts]
+    if prompts and all(isinstance(entry, Integral) for entry in prompts):
+        return [prompts]
+    return list(prompts)
 
 
 def spread(name: str, value: Any, count: int) -> list[Any]:

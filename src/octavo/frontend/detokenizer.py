@@ -113,8 +113,9 @@ class Detokenizer:
         if self._patterns:
             return next((stop for token_id in token_ids if (stop := self.append(token_id)) is not None), None)
         to_bytes, skipped = self._tokenizer.id_to_bytes, self._skipped
-        pieces = [to_bytes(token_id) for token_id in token_ids if token_id not in skipped]
-        self.text += self._decoder.decode(b"".join(pieces))
+        piece = b"".join([to_bytes(token_id) for token_id in token_ids if token_id not in skipped])
+        is_plain = not self._decoder.buffer and piece.isascii()  # most are, and the decoder takes a microsecond
+        self.text += piece.decode("ascii") if is_plain else self._decoder.decode(piece)
         return None
 
     @property

@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 from octavo.frontend import distribution as edges
 from octavo.frontend.distribution import Distribution
 from octavo.observe import events as ev
+from octavo.observe.recent import RecentValues
 
 if TYPE_CHECKING:
     from octavo.core.scheduler import Scheduler
     from octavo.frontend.input_processor import EngineInput
+    from octavo.observe.snapshot import LatenciesView
     from octavo.outputs import RequestStateStats
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
+REQUESTS_KEPT, GAPS_KEPT = 1024, 4096
+"""Of which percentiles are told: the last requests, and the last waits between two tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,6 @@ class EngineMetrics:
 
     def __init__(self, max_model_len: int) -> None:
         self._tracked: dict[str, _Tracked] = {}
-        self._unscheduled: set[str] = set()
-        """Requests that have not run yet."""
         self._endings = dict.fromkeys(FINISH_REASONS, 0)
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
@@ -95,6 +97,8 @@ class EngineMetrics:
         self._num_prefill_rows = 0
         self._spreads = _make_spreads(max_model_len)
         self._itl = self._spreads["vllm:inter_token_latency_seconds"]
+        self._recent_queue, self._recent_ttft, self._recent_e2e = (RecentValues(REQUESTS_KEPT) for _ in range(3))
+        self._recent_itl = RecentValues(GAPS_KEPT)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.RequestAdmitted: self._on_admitted,
             ev.RequestFinished: self._on_finished,
@@ -106,20 +110,13 @@ class EngineMetrics:
 
     # ---------------------------------------------------------------- on the caller's thread
 
-    @property
-    def num_unscheduled(self) -> int:
-        """Requests that no step has computed anything of yet."""
-        return len(self._unscheduled)
-
     def track(self, core_id: str, source: EngineInput, stats: RequestStateStats) -> None:
         """Follow a request until `finish` or `forget`; stamp `stats` when it is first scheduled."""
-        self._unscheduled.add(core_id)
         self._tracked[core_id] = _Tracked(source, stats)
 
     def forget(self, core_id: str) -> None:
         """Stop to follow a request whose reader has gone; it need not have run."""
         self._tracked.pop(core_id, None)
-        self._unscheduled.discard(core_id)
 
     def count_rejection(self) -> None:
         """Count a call that was refused because too many requests wait."""
@@ -130,10 +127,13 @@ class EngineMetrics:
         self._num_prompt_tokens += num_prompt_tokens
         self._num_cached_tokens += num_cached_tokens
         self._spreads["vllm:time_to_first_token_seconds"].observe(stats.first_token_latency)
+        self._recent_ttft.add(stats.first_token_latency)
+        self._recent_queue.add(stats.scheduled_ts - stats.queued_ts)
 
     def count_gap(self, seconds: float, num_tokens: int) -> None:
         """Count the wait for further tokens of a completion; several that came at once took equally long."""
         self._itl.observe(seconds / num_tokens, num_tokens)
+        self._recent_itl.add_times(seconds / num_tokens, num_tokens)
 
     def finish(self, core_id: str, num_cached_tokens: int) -> None:
         """Count a request that has ended, and whose output is read."""
@@ -153,6 +153,7 @@ class EngineMetrics:
         decode = stats.last_token_ts - stats.first_token_ts
         spreads["vllm:request_prefill_kv_computed_tokens"].observe(num_prompt - num_cached_tokens)
         spreads["vllm:e2e_request_latency_seconds"].observe(stats.last_token_ts - stats.queued_ts)
+        self._recent_e2e.add(stats.last_token_ts - stats.queued_ts)
         spreads["vllm:request_queue_time_seconds"].observe(stats.scheduled_ts - stats.queued_ts)
         spreads["vllm:request_prefill_time_seconds"].observe(stats.first_token_ts - stats.scheduled_ts)
         spreads["vllm:request_decode_time_seconds"].observe(decode)
@@ -172,7 +173,6 @@ class EngineMetrics:
         tracked = self._tracked.get(event.request_id)
         if tracked is not None and not tracked.stats.scheduled_ts:
             tracked.stats.scheduled_ts = time.monotonic()
-        self._unscheduled.discard(event.request_id)
 
     def _on_finished(self, event: ev.RequestFinished) -> None:
         self._endings[event.finish_reason] += 1
@@ -203,6 +203,17 @@ class EngineMetrics:
         """Return all metrics as they are now; if a step runs, some may be a moment younger than others."""
         spreads = (_as_histogram(name, entry) for name, entry in self._spreads.items())
         return [*self._gauges(scheduler), *self._counters(scheduler), *spreads]
+
+    def latencies(self) -> LatenciesView:
+        """Return how long the last requests and tokens took."""
+        from octavo.observe.snapshot import LatenciesView  # for those who look; a start does without
+
+        return LatenciesView(
+            queue=self._recent_queue.view(),
+            ttft=self._recent_ttft.view(),
+            itl=self._recent_itl.view(),
+            e2e=self._recent_e2e.view(),
+        )
 
     def _gauges(self, scheduler: Scheduler) -> Iterable[Metric]:
         roster, manager = scheduler.roster, scheduler.manager

@@ -8,17 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from octavo.cache_spec import AttentionGroupSpec
+from octavo.cache_spec import num_attention_groups
 from octavo.frontend.engine_metrics import Counter, Gauge
-from octavo.observe.events import EngineStalled, StepFailed
+from octavo.frontend.request_ids import public_request_id
 from octavo.observe.snapshot import (
     SNAPSHOT_SCHEMA,
     BlockView,
     CacheGroupView,
     EngineSnapshot,
     KVCacheStats,
+    LatenciesView,
     RequestView,
     SecondView,
 )
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from octavo.core.block_pool import Block
     from octavo.core.request import Request
     from octavo.core.scheduler import Scheduler
-    from octavo.observe.events import Event
     from octavo.observe.history import StepHistory
     from octavo.observe.snapshot import WaitReason
 
@@ -38,6 +38,7 @@ LEFT_BEHIND = -1
 _block_id, _id_and_ref_cnt = attrgetter("block_id"), attrgetter("block_id", "ref_cnt")
 _SPEED_SECONDS = 10
 """Over which tokens per second are counted."""
+_NO_LATENCIES = LatenciesView()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class EngineState:
     cached: list[tuple[int, ...]]
     last_minute: tuple[SecondView, ...]
     num_steps: int
+    num_preemptions: int
     num_evictions: int
     mean_waste: float
     num_queried_tokens: int
@@ -92,6 +94,7 @@ class EngineObserver:
             cached=[tuple(map(_block_id, manager.pool.cached(group))) for group in groups],
             last_minute=history.last_minute(),
             num_steps=history.num_steps,
+            num_preemptions=scheduler.roster.num_preemptions,
             num_evictions=history.num_evictions,
             mean_waste=_share(history.num_empty_slots, history.num_held_slots),
             num_queried_tokens=manager.num_queried_tokens,
@@ -111,8 +114,23 @@ class EngineObserver:
             Counter("octavo:kv_cache_slots_empty", history.num_empty_slots),
         ]
 
-    def describe(self, state: EngineState) -> EngineSnapshot:
-        """Make a snapshot of copied state. Runs on any thread."""
+    def gauges(self, state: EngineState) -> list[Gauge]:
+        """Return how the cache was used when the state was copied. Runs on any thread."""
+        stats = self.describe(state).kv_cache
+        return [
+            Gauge("octavo:kv_cache_blocks_used", stats.num_used_blocks),
+            Gauge("octavo:kv_cache_blocks_shared", stats.num_shared_blocks),
+            Gauge("octavo:kv_cache_blocks_cached", stats.num_cached_blocks),
+            Gauge("octavo:kv_cache_tokens_saved", stats.num_saved_tokens),
+            Gauge("octavo:kv_cache_waste_perc", stats.waste),
+        ]
+
+    def describe(self, state: EngineState, latencies: LatenciesView = _NO_LATENCIES) -> EngineSnapshot:
+        """Make a snapshot of copied state. Runs on any thread.
+
+        Args:
+            latencies: what callers waited for, which is known where text is made.
+        """
         groups = tuple(self._group_view(state, group) for group in range(len(self._specs)))
         return EngineSnapshot(
             schema=SNAPSHOT_SCHEMA,
@@ -127,6 +145,8 @@ class EngineObserver:
             kv_cache=self._stats(state, groups[: self._num_paged]),
             output_tokens_per_s=_output_tokens_per_s(state.last_minute),
             last_minute=state.last_minute,
+            num_preemptions=state.num_preemptions,
+            latencies=latencies,
         )
 
     def _group_view(self, state: EngineState, group: int) -> CacheGroupView:
@@ -180,41 +200,6 @@ class EngineObserver:
         )
 
 
-def num_attention_groups(specs: Sequence[CacheGroupSpec]) -> int:
-    """Return how many of the cache groups have a block for every few tokens."""
-    return sum(isinstance(spec, AttentionGroupSpec) for spec in specs)
-
-
-def cache_gauges(stats: KVCacheStats) -> list[Gauge]:
-    """Return how the cache is used at the moment."""
-    return [
-        Gauge("octavo:kv_cache_blocks_used", stats.num_used_blocks),
-        Gauge("octavo:kv_cache_blocks_shared", stats.num_shared_blocks),
-        Gauge("octavo:kv_cache_blocks_cached", stats.num_cached_blocks),
-        Gauge("octavo:kv_cache_tokens_saved", stats.num_saved_tokens),
-        Gauge("octavo:kv_cache_waste_perc", stats.waste),
-    ]
-
-
-def public_request_id(core_id: str) -> str:
-    """Return the id that a request was added with: the core's own has the ordinal of its arrival after it."""
-    return core_id.rpartition("#")[0]
-
-
-def with_public_ids(event: Event) -> Event:
-    """Return an event with the ids that its requests were added with."""
-    changes: dict[str, Any] = {}
-    for name in ("request_id", "by_request_id", "guilty_request_id"):
-        core_id = getattr(event, name, None)
-        if core_id is not None:
-            changes[name] = public_request_id(core_id)
-    if isinstance(event, StepFailed):
-        changes["request_ids"] = tuple(map(public_request_id, event.request_ids))
-    elif isinstance(event, EngineStalled):
-        changes["waiting"] = tuple((public_request_id(core_id), reason) for core_id, reason in event.waiting)
-    return event._replace(**changes) if changes else event
-
-
 def _running_view(request: Request) -> RequestView:
     blocks = request.blocks
     assert blocks is not None, "a running request has tables"
@@ -248,6 +233,7 @@ def _view(
         waits_for=waits_for,
         num_published_blocks=request.blocks.num_published if request.blocks else 0,
         block_ids=block_ids,
+        arrival=request.arrival,
     )
 
 

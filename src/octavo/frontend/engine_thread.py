@@ -25,6 +25,10 @@ Result = TypeVar("Result")
 
 _SIGNAL_CHECK_SECONDS = 0.05
 """How often a waiting caller looks around; signals interrupt the wait at once where the system can."""
+_CLOSE_SECONDS = 10.0
+"""What a step that was cancelled may take until it ends; it looks after every op."""
+_MOST_AHEAD = 8
+"""Steps whose results nobody has taken yet: then the thread waits, so that they cannot fill the memory."""
 _CANCEL_AGAIN_SECONDS = 0.01
 """A cancel that falls between two steps is lost, so it is repeated until the engine answers."""
 
@@ -35,6 +39,9 @@ class SteppedCore(Protocol):
     def has_unfinished(self) -> bool:
         """Whether `advance` would do something."""
         ...
+
+    on_planned: Callable[[], None]
+    """Called in each step before its long computation."""
 
     def advance(self) -> list[EngineCoreOutput]:
         """Run one step; return what there is to tell."""
@@ -69,10 +76,15 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[StepResult | None] = queue.SimpleQueue()
         self._on_result: Callable[[], None] | None = None
+        self._has_news = False
+        """Whether there are results that `_on_result` was not called for."""
+        core.on_planned = self._tell
         self._fault: BaseException | None = None
         self._closed = False
         self._is_paused = False
         self._is_asleep = True
+        self._is_held_up = False
+        """Whether the thread waits, or is about to, for results to be taken."""
         self._num_turns = 0
         """Of the loop: it moves between steps, the executor's counter within them."""
         self._owner = os.getpid()
@@ -83,7 +95,11 @@ class EngineThread:
         self._thread.start()
 
     def listen(self, on_result: Callable[[], None]) -> None:
-        """Have `on_result` called, on this thread, when there is a new result and when the thread ends."""
+        """Have `on_result` called, on this thread, when there is a new result and when the thread ends.
+
+        That is when the next step has been planned: who is woken sooner takes the GIL from this thread just when it
+        needs it, and the processors would idle meanwhile.
+        """
         self._on_result = on_result
 
     def post(self, call: Callable[[], None]) -> None:
@@ -126,6 +142,7 @@ class EngineThread:
         """
         try:
             result = self._outbox.get(timeout=_SIGNAL_CHECK_SECONDS)
+            self._let_go_on()
         except queue.Empty:
             result = None
         if result is None:
@@ -142,9 +159,14 @@ class EngineThread:
             result = self._outbox.get()
             if result is not None:
                 results.append(result)
+        self._let_go_on()
         if not results:
             self.check_alive()
         return results
+
+    def _let_go_on(self) -> None:
+        if self._is_held_up:
+            self._inbox.put(_do_nothing)
 
     def set_paused(self, is_paused: bool) -> None:
         """Run no steps until told to go on; what is posted still runs."""
@@ -168,14 +190,21 @@ class EngineThread:
             raise EngineDeadError("the engine was closed; create a new one.")
 
     def close(self) -> None:
-        """Stop the running step, end the thread, free memory and threads. Idempotent; nothing in a forked child."""
+        """Stop the running step, end the thread, free memory and threads. Idempotent; nothing in a forked child.
+
+        A step that hangs is left behind after a while, with its thread and memory, and logged.
+        """
         if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
         self._inbox.put(None)
         if threading.current_thread() is self._thread:
             return  # the engine's last user went while this thread ran a call of theirs: it ends after that
+        end = time.monotonic() + _CLOSE_SECONDS
         while self._thread.is_alive():
+            if time.monotonic() >= end:
+                logger.error("the engine's thread has not ended within %g s: a step hangs", _CLOSE_SECONDS)
+                return
             self._core.cancel()
             self._thread.join(_CANCEL_AGAIN_SECONDS)
 
@@ -183,6 +212,7 @@ class EngineThread:
         try:
             while self._take_calls():
                 outputs = self._core.advance()
+                self._tell()  # of the step before, where no other began
                 if outputs:
                     self._put(StepResult(outputs, time.monotonic()))
         except BaseException as error:
@@ -191,18 +221,26 @@ class EngineThread:
         finally:
             self._is_asleep = True
             self._put(None)
+            self._tell()
             self._core.shutdown()
 
     def _put(self, result: StepResult | None) -> None:
         self._outbox.put(result)
-        if self._on_result is not None:
-            self._on_result()
+        self._has_news = True
+
+    def _tell(self) -> None:
+        if self._has_news:
+            self._has_news = False
+            if self._on_result is not None:
+                self._on_result()
 
     def _take_calls(self) -> bool:
         """Run what was posted; sleep while there is nothing to do. Returns whether to go on."""
         self._num_turns += 1
-        while self._is_paused or not (self._inbox.empty() and self._core.has_unfinished()):
+        while self._must_wait() or not (self._inbox.empty() and self._core.has_unfinished()):
             self._is_asleep = self._inbox.empty()
+            if self._is_asleep:
+                self._tell()
             call = self._inbox.get()
             self._is_asleep = False
             if call is None:
@@ -210,3 +248,12 @@ class EngineThread:
             call()
             del call  # else, while it sleeps, it would keep alive what this holds: the engine, for one
         return True
+
+    def _must_wait(self) -> bool:
+        self._is_held_up = True  # first, so that who takes a result from now on says so
+        self._is_held_up = self._outbox.qsize() >= _MOST_AHEAD
+        return self._is_paused or self._is_held_up
+
+
+def _do_nothing() -> None:
+    """Wake the thread."""

@@ -14,13 +14,15 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
-from octavo.sampling_params import SamplingParams
+from octavo.pooling_params import PoolingParams
+from octavo.sampling_params import RequestOutputKind, SamplingParams
 from octavo.structured_outputs import StructuredOutputsParams
+from octavo.wording import counted
 
 if TYPE_CHECKING:
+    from octavo.frontend.embedding import EmbeddingConfig
     from octavo.grammar.compiler import GrammarCompiler
     from octavo.grammar.matcher import CompiledGrammar
-    from octavo.sampling_params import RequestOutputKind
     from octavo.tokenizer.tokenizer import Tokenizer
 
 Prompt = str | list[int] | Mapping[str, Any]
@@ -47,6 +49,8 @@ class EngineInput:
     """What `params.max_tokens` comes to for this prompt, once it is known to fit."""
     grammar: CompiledGrammar | None = None
     """That of `params.structured_outputs`."""
+    pooling: PoolingParams | None = None
+    """The prompt is embedded, with nothing left open in these; `params` then say nothing about it."""
 
 
 @dataclass(slots=True)
@@ -57,7 +61,13 @@ class _Parsed:
     error: RequestError | None = None
 
 
-_CheckedParams = tuple[SamplingParams, "CompiledGrammar | None"]
+@dataclass(slots=True)
+class _CheckedParams:
+    """See the fields of `EngineInput`."""
+
+    params: SamplingParams
+    grammar: CompiledGrammar | None = None
+    pooling: PoolingParams | None = None
 
 
 class InputProcessor:
@@ -68,6 +78,8 @@ class InputProcessor:
         eos_token_ids: every id that ends a generation.
         max_logprobs: most logprobs a position may report; -1 for no limit.
         grammars: compiles what `structured_outputs` asks for.
+        hidden_size: of the longest embedding.
+        embedding: what embeddings of the model are.
     """
 
     def __init__(
@@ -79,18 +91,22 @@ class InputProcessor:
         max_model_len: int,
         max_logprobs: int,
         grammars: GrammarCompiler,
+        hidden_size: int,
+        embedding: EmbeddingConfig,
     ) -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._grammars = grammars
+        self._hidden_size = hidden_size
+        self._embedding = embedding
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
     def process(
         self,
         prompts: Sequence[Prompt | RequestError],
-        params: Sequence[SamplingParams],
+        params: Sequence[SamplingParams | PoolingParams],
         *,
         add_special_tokens: bool = True,
         output_kind: RequestOutputKind | None = None,
@@ -188,7 +204,7 @@ class InputProcessor:
             return parsed.error
         if isinstance(checked, RequestError):
             return checked
-        params, grammar = checked
+        params = checked.params
         ids = parsed.token_ids or []
         if not ids:
             return _error("prompt", parsed.text, "prompt cannot be empty: it has no tokens")
@@ -198,20 +214,30 @@ class InputProcessor:
             except RequestError as error:
                 return error
         room = self._max_model_len - len(ids)
-        if room < 1:
+        if room < (1 if checked.pooling is None else 0):
             return _error("prompt", len(ids), f"prompt has {len(ids)} tokens, but {self._length_rule()}")
         if params.min_tokens > room:
             return _error(
                 "min_tokens",
                 params.min_tokens,
-                f"min_tokens ({params.min_tokens}) is more than the {room} tokens that a prompt of {len(ids)} tokens "
-                f"leaves of the maximum context length, {self._max_model_len}",
+                f"min_tokens ({params.min_tokens}) is more than the {counted(room, 'token')} that a prompt of "
+                f"{counted(len(ids), 'token')} leaves of the maximum context length, {self._max_model_len}",
             )
-        return EngineInput(parsed.text, ids, params, parsed.cache_salt, grammar=grammar)
+        listed, start = params.prompt_logprob_token_ids, params.prompt_logprob_start or 0
+        if listed is not None and len(listed) != len(ids) - 1 - start:
+            rule = f"one for each token of the prompt ({len(ids)}) after the first {1 + start}"
+            return _error(
+                "prompt_logprob_token_ids", len(listed), f"prompt_logprob_token_ids has {len(listed)} rows, not {rule}"
+            )
+        return EngineInput(
+            parsed.text, ids, params, parsed.cache_salt, grammar=checked.grammar, pooling=checked.pooling
+        )
 
     def _checked_params(
-        self, params: SamplingParams, output_kind: RequestOutputKind | None
+        self, params: SamplingParams | PoolingParams, output_kind: RequestOutputKind | None
     ) -> _CheckedParams | RequestError:
+        if isinstance(params, PoolingParams):
+            return self._checked_pooling(params)
         if not isinstance(params, SamplingParams):
             return _error("params", params, f"params must be SamplingParams, got {type(params).__name__}")
         try:
@@ -223,11 +249,47 @@ class InputProcessor:
             self._check_vocabulary("allowed_token_ids", own.allowed_token_ids or [])
             self._check_vocabulary("logit_bias", list(own.logit_bias or ()))
             own.bad_words_token_ids = self._tokenised_bad_words(own.bad_words or [])
-            own.logprobs = self._checked_logprobs("logprobs", own.logprobs)
+            own.logprobs = None if own.logprob_token_ids else self._checked_logprobs("logprobs", own.logprobs)
             own.prompt_logprobs = self._checked_logprobs("prompt_logprobs", own.prompt_logprobs)
-            return own, self._compiled_grammar(own)
+            self._check_scored_ids(own)
+            return _CheckedParams(own, self._compiled_grammar(own))
         except RequestError as error:
             return error
+
+    def _checked_pooling(self, params: PoolingParams) -> _CheckedParams | RequestError:
+        config = self._embedding
+        if config.problem is not None:
+            way_out = "give the engine a pooling_type to embed nevertheless"
+            return _error("model", None, f"this model has no embeddings: {config.problem}; {way_out}")
+        try:
+            own = params.clone()
+            own.verify()
+        except RequestError as error:
+            return error
+        if own.dimensions is not None and own.dimensions > self._hidden_size:
+            limit = f"the model's embeddings have {self._hidden_size}"
+            return _error("dimensions", own.dimensions, f"dimensions is {own.dimensions}, but {limit}")
+        own.use_activation = config.normalizes if own.use_activation is None else own.use_activation
+        unsampled = SamplingParams(
+            temperature=0.0, detokenize=False, skip_reading_prefix_cache=own.skip_reading_prefix_cache
+        )
+        unsampled.output_kind = RequestOutputKind.FINAL_ONLY
+        return _CheckedParams(unsampled, pooling=own)
+
+    def _check_scored_ids(self, own: SamplingParams) -> None:
+        """Check the token ids whose logprobs are asked for. Mutates: `own.logprobs`, which is then their number."""
+        if own.logprob_token_ids is not None:
+            own.logprobs = len(own.logprob_token_ids)
+            self._check_vocabulary("logprob_token_ids", own.logprob_token_ids)
+        rows = own.prompt_logprob_token_ids or []
+        if rows and len(rows[0]) > self._max_logprobs:
+            limit = f"more than max_logprobs ({self._max_logprobs}); raise that engine option"
+            raise _error(
+                "prompt_logprob_token_ids",
+                len(rows[0]),
+                f"prompt_logprob_token_ids has {len(rows[0])} ids in a row, {limit}",
+            )
+        self._check_vocabulary("prompt_logprob_token_ids", [max(0, token_id) for row in rows for token_id in row])
 
     def _compiled_grammar(self, own: SamplingParams) -> CompiledGrammar | None:
         if not isinstance(own.structured_outputs, StructuredOutputsParams):

@@ -6,16 +6,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from octavo.core.request import Request
+from octavo.core.request import Request, RequestStatus
 from octavo.errors import ConfigError, RequestError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority
 from octavo.frontend.detokenizer import Detokenizer
-from octavo.frontend.engine_snapshot import cache_gauges, public_request_id, with_public_ids
 from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.frontend.output_processor import OutputProcessor
+from octavo.frontend.request_ids import public_request_id, with_public_ids
+from octavo.frontend.start import start_engine
 from octavo.observe.event_log import RecordedEvent
 from octavo.observe.events import RequestRefused
 from octavo.outputs import RequestOutput, RequestStateStats
@@ -24,6 +26,7 @@ from octavo.sampling_params import RequestOutputKind
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.core.engine_core import EngineCore
+    from octavo.frontend.embedding import EmbeddingConfig
     from octavo.frontend.engine_metrics import EngineMetrics, Metric
     from octavo.frontend.engine_snapshot import EngineObserver
     from octavo.frontend.engine_thread import StepResult
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from octavo.observe.event_log import EventLog
     from octavo.observe.events import EventSink
     from octavo.observe.snapshot import EngineSnapshot, KVCacheStats
+    from octavo.pooling_params import PoolingParams
     from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
@@ -43,7 +47,7 @@ class EngineParts:
     core: EngineCore
     tokenizer: Tokenizer
     metrics: EngineMetrics
-    observer: EngineObserver
+    make_observer: Callable[[], EngineObserver]
     events: EventSink
     """Also the core's: passes on to `metrics`, to the observer's history, to the log and to whoever else listens."""
     event_log: EventLog | None
@@ -51,6 +55,9 @@ class EngineParts:
     default_sampling_params: SamplingParams
     vocab_size: int
     """Width of the logits."""
+    hidden_size: int
+    """Of the longest embedding."""
+    embedding: EmbeddingConfig
     eos_token_ids: frozenset[int]
     """Every id that ends a generation."""
     max_model_len: int
@@ -74,14 +81,17 @@ class LLMEngine:
         self.numeric_fingerprint = parts.numeric_fingerprint
         self._core = parts.core
         self._metrics = parts.metrics
-        self._observer = parts.observer
+        self._make_observer = parts.make_observer
         self._events = parts.events
         self._event_log = parts.event_log
         self._grammars = parts.grammars
         self._seed = parts.seed
+        self._pooling_type = parts.embedding.pooling_type
         self._num_added = 0
         self._core_ids: dict[str, str] = {}
         """Of unfinished requests: the id the core knows them by, which is never used twice."""
+        self._unstarted: dict[str, Request] = {}
+        """Requests of which it is not known that they have run, by the core's id."""
         self._inputs = InputProcessor(
             parts.tokenizer,
             vocab_size=parts.vocab_size,
@@ -89,8 +99,10 @@ class LLMEngine:
             max_model_len=parts.max_model_len,
             max_logprobs=parts.max_logprobs,
             grammars=parts.grammars,
+            hidden_size=parts.hidden_size,
+            embedding=parts.embedding,
         )
-        self._outputs = OutputProcessor(parts.tokenizer, parts.numeric_fingerprint, parts.metrics)
+        self._outputs = OutputProcessor(parts.tokenizer, parts.numeric_fingerprint, parts.metrics, self._pooling_type)
         self._thread = EngineThread(parts.core)
         weakref.finalize(self, self._thread.close)  # also when the interpreter ends, before modules go
         self._thread.start()  # last, so that an interrupt cannot leave a thread that nobody will close
@@ -98,19 +110,21 @@ class LLMEngine:
     @classmethod
     def from_engine_args(cls, engine_args: EngineConfig) -> LLMEngine:
         """Load a model and make an engine for it."""
-        from octavo.frontend.build import build_engine
-
-        return build_engine(engine_args)
+        return start_engine(engine_args)
 
     def prepare(
         self,
         prompts: Sequence[Prompt | RequestError],
-        params: Sequence[SamplingParams],
+        params: Sequence[SamplingParams | PoolingParams],
         *,
         add_special_tokens: bool = True,
         output_kind: RequestOutputKind | None = None,
     ) -> list[EngineInput | RequestError]:
-        """Check and tokenise a batch; return for each prompt its input, or why it cannot be served."""
+        """Check and tokenise a batch; return for each prompt its input, or why it cannot be served.
+
+        Args:
+            params: `PoolingParams` embed a prompt instead of going on with it.
+        """
         self._thread.check_alive()
         prepared = self._inputs.process(prompts, params, add_special_tokens=add_special_tokens, output_kind=output_kind)
         checked = [entry if isinstance(entry, RequestError) else self._check_fits(entry) for entry in prepared]
@@ -136,6 +150,7 @@ class LLMEngine:
             stats = RequestStateStats(arrival_time=arrival_time, queued_ts=queued_at)
             request = self._make_request(request_id, source, priority)
             self._core_ids[request_id] = request.request_id
+            self._unstarted[request.request_id] = request
             self._outputs.add(request.request_id, request_id, source, stats)
             self._metrics.track(request.request_id, source, stats)
             requests.append(request)
@@ -150,7 +165,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         priority: int = 0,
         tokenization_kwargs: dict[str, Any] | None = None,
@@ -193,8 +208,14 @@ class LLMEngine:
         core_id = self._core_ids.get(request_id)
         output = None if core_id is None else self._outputs.take(core_id)
         if output is not None and output.finished:
-            self._metrics.finish(self._core_ids.pop(request_id), output.num_cached_tokens or 0)
+            core_id = self._core_ids.pop(request_id)
+            self._unstarted.pop(core_id, None)
+            self._metrics.finish(core_id, output.num_cached_tokens or 0)
         return output
+
+    def num_unread(self, request_id: str) -> int:
+        """Return how many tokens and logprobs of a request `take_output` has not returned yet."""
+        return self._outputs.num_unread(self._core_ids.get(request_id, ""))
 
     def abort_request(self, request_id: str | Iterable[str], *, cancel_step: bool = False) -> None:
         """End requests without an output. Unknown ids are ignored.
@@ -206,6 +227,7 @@ class LLMEngine:
         core_ids = [self._core_ids.pop(entry) for entry in request_ids if entry in self._core_ids]
         for core_id in core_ids:
             self._outputs.abort(core_id)
+            self._unstarted.pop(core_id, None)
             self._metrics.forget(core_id)
 
         def abort() -> None:
@@ -216,6 +238,8 @@ class LLMEngine:
             self._thread.ask(abort, cancel_step=True)
         elif core_ids:
             self._thread.post(abort)
+            if not self._core_ids:
+                self._core.cancel()  # a step that is nobody's any more, and may be a long one
 
     def end_request(self, request_ids: Iterable[str]) -> None:
         """End requests early with an output, of what they have made so far; their `finish_reason` is "abort"."""
@@ -238,7 +262,7 @@ class LLMEngine:
     def get_metrics(self) -> list[Metric]:
         """Return counters, gauges and histograms under vLLM's names, and more of the cache, as between two steps."""
         known, state = self._thread.ask(lambda: (self.read_metrics(), self._observer.copy_state()))
-        return [*known, *cache_gauges(self._observer.describe(state).kv_cache)]
+        return [*known, *self._observer.gauges(state)]
 
     def read_metrics(self) -> list[Metric]:
         """Return what can be read at once and from any thread, also of an engine that hangs or has failed."""
@@ -246,7 +270,7 @@ class LLMEngine:
 
     def snapshot(self) -> EngineSnapshot:
         """Return what the engine is like between two steps: requests, blocks, the last minute."""
-        return self._observer.describe(self._thread.ask(self._observer.copy_state))
+        return self._observer.describe(self._thread.ask(self._observer.copy_state), self._metrics.latencies())
 
     def count_rejection(self) -> None:
         """Count a call that was refused because too many requests wait, which is for the caller to say."""
@@ -269,10 +293,17 @@ class LLMEngine:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
         return self._thread.ask(self._core.reset_prefix_cache)
 
+    @cached_property
+    def _observer(self) -> EngineObserver:
+        """Describes the engine; made for the first who asks."""
+        return self._make_observer()
+
     @property
     def num_waiting(self) -> int:
         """Requests that no step has computed anything of yet."""
-        return self._metrics.num_unscheduled
+        for core_id in [core_id for core_id, request in self._unstarted.items() if _has_run(request)]:
+            del self._unstarted[core_id]
+        return len(self._unstarted)
 
     def listen(self, on_result: Callable[[], None]) -> None:
         """Have `on_result` called, on the engine's thread, when `collect` has something, and when the engine ends."""
@@ -294,6 +325,7 @@ class LLMEngine:
     def close(self) -> None:
         """Stop what runs, end the threads, free the memory. Idempotent."""
         self._thread.close()
+        self._grammars.close()
 
     def _accept(self, result: StepResult) -> list[str]:
         """Take in a step; return the ids of requests that have something to take."""
@@ -301,7 +333,8 @@ class LLMEngine:
 
     def _check_fits(self, source: EngineInput) -> EngineInput | RequestError:
         try:
-            source.max_tokens = self._core.check_fits(len(source.prompt_token_ids), source.params.max_tokens)
+            wanted = source.params.max_tokens if source.pooling is None else 0
+            source.max_tokens = self._core.check_fits(len(source.prompt_token_ids), wanted)
         except RequestError as error:
             return error
         return source
@@ -317,12 +350,17 @@ class LLMEngine:
             arrival=arrival,
             seed=_derived_seed(self._seed, arrival) if params.seed is None else params.seed,
             max_tokens=source.max_tokens,
+            pooling=None if source.pooling is None else self._pooling_type,
             priority=priority,
             cache_salt=source.cache_salt,
             make_stop_checker=(lambda: Detokenizer(tokenizer, params)) if params.stop else None,
             make_constraint=(lambda: grammars.make_matcher(grammar, params)) if grammar else None,
             is_streamed=params.output_kind is not RequestOutputKind.FINAL_ONLY,
         )
+
+
+def _has_run(request: Request) -> bool:
+    return request.status is not RequestStatus.WAITING or request.num_preemptions > 0
 
 
 def _derived_seed(engine_seed: int, ordinal: int) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.frontend.progress import quantizing_bar
 from octavo.native import kernels
-from octavo.weights.quantized_cache import QuantizedCache
-from octavo.weights.quantizer import WeightQuantizer
 from octavo.weights.store import load_weights
 
 if TYPE_CHECKING:
@@ -17,19 +15,31 @@ if TYPE_CHECKING:
     from octavo.weights.store import WeightStore
 
 
-def load_model_weights(config: EngineConfig, resolved: ResolvedConfig, program: Program) -> WeightStore:
-    """Pack what a program reads, rounding what is to be.
+class Packing(Protocol):
+    """`Packing` of the native module in use: packs while others do something else."""
+
+    def wait(self) -> None:
+        """Help until all is packed."""
+        ...
+
+
+def load_model_weights(config: EngineConfig, resolved: ResolvedConfig, program: Program) -> tuple[WeightStore, Packing]:
+    """Pack what a program reads, rounding what is to be. Nothing may run before what packs has been waited for.
 
     Raises: `ModelLoadError`.
     """
-    native, checkpoint, num_threads = kernels().PackedMatrix, resolved.model.checkpoint, resolved.num_threads
+    checkpoint, num_threads = resolved.model.checkpoint, resolved.num_threads
+    packing = kernels().Packing(num_threads)
     if config.quantization is None:
-        return load_weights(program, checkpoint, pack=native.pack, num_threads=num_threads)
+        return load_weights(program, checkpoint, pack=packing.pack), packing
+    from octavo.weights.quantized_cache import QuantizedCache  # few models are rounded
+    from octavo.weights.quantizer import WeightQuantizer
+
     cache = None
     if config.cache_quantized_weights:
         cache = QuantizedCache(checkpoint, config.quantization, kernels().PACKING_VERSION)
     with quantizing_bar(config.use_tqdm_on_load, checkpoint.bytes_to_round) as advance:
-        quantize = WeightQuantizer(native, num_threads=num_threads, cache=cache, advance=advance)
-        weights = load_weights(program, checkpoint, pack=native.pack, num_threads=num_threads, quantize=quantize)
+        quantize = WeightQuantizer(kernels().PackedMatrix, num_threads=num_threads, cache=cache, advance=advance)
+        weights = load_weights(program, checkpoint, pack=packing.pack, quantize=quantize)
     quantize.keep()
-    return weights
+    return weights, packing

@@ -5,11 +5,15 @@ Runs on the caller's thread while the next step computes. Text that nobody sees 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from octavo.core.step import NON_FINITE_LOGITS
+from octavo.errors import RequestError
 from octavo.frontend.detokenizer import Detokenizer, decode_token
+from octavo.frontend.embedding import make_embedding
 from octavo.outputs import (
     CompletionOutput,
     Logprob,
@@ -22,12 +26,18 @@ from octavo.outputs import (
 from octavo.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
-    from octavo.core.step import EngineCoreOutput, TokenLogprobs
+    from numpy.typing import NDArray
+
+    from octavo.core.step import EngineCoreOutput, Fault, TokenLogprobs
     from octavo.errors import OctavoError
     from octavo.frontend.engine_metrics import EngineMetrics
     from octavo.frontend.input_processor import EngineInput
+    from octavo.pooling_params import PoolingType
     from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
+
+_ABORTED = OutputError("request_aborted", "the request was aborted before it had an embedding")
+"""Of a pooled request: half a generation can be shown, half an embedding cannot."""
 
 
 class _Completion:
@@ -81,12 +91,15 @@ class _Completion:
         text = self.shown_text()
         first_token, first_char = (self.num_sent_tokens, self.num_sent_chars) if delta else (0, 0)
         self.num_sent_tokens, self.num_sent_chars = len(self.token_ids), max(self.num_sent_chars, len(text))
+        logprobs = self.logprobs
+        if delta and logprobs is not None:
+            self.logprobs = []  # with each goes a hundred times the memory of its token
         return CompletionOutput(
             index=self.index,
             text=text[first_char:],
             token_ids=self.token_ids[first_token:],
             cumulative_logprob=self.cumulative_logprob,
-            logprobs=None if self.logprobs is None else self.logprobs[first_token:],
+            logprobs=logprobs[:] if logprobs is not None and not delta else logprobs,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
@@ -96,8 +109,8 @@ class _RequestState:
     """One request: what it asked for, and what it has so far."""
 
     __slots__ = (
-        "completions", "error", "input", "num_cached_tokens", "num_unfinished", "prompt_logprobs",
-        "prompt_logprobs_sent", "request_id", "stats", "unsent",
+        "completions", "error", "hidden_sum", "input", "num_cached_tokens", "num_unfinished", "prompt_logprobs",
+        "prompt_logprobs_sent", "prompt_scores", "request_id", "stats", "unsent",
     )  # fmt: skip
 
     def __init__(self, request_id: str, source: EngineInput, stats: RequestStateStats) -> None:
@@ -108,6 +121,9 @@ class _RequestState:
         self.num_unfinished = source.params.n
         self.prompt_logprobs: PromptLogprobs | None = None if source.params.prompt_logprobs is None else [None]
         self.prompt_logprobs_sent = False
+        self.prompt_scores: list[list[float]] = []
+        """Of `prompt_logprob_token_ids`, for each prompt token but the first."""
+        self.hidden_sum: NDArray[np.float64] | None = None
         self.num_cached_tokens: int | None = None
         self.error: OutputError | None = None
         self.unsent: set[int] = set()
@@ -123,8 +139,11 @@ class _RequestState:
 class OutputProcessor:
     """Keeps the state of every unfinished request."""
 
-    def __init__(self, tokenizer: Tokenizer, numeric_fingerprint: str, metrics: EngineMetrics) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, numeric_fingerprint: str, metrics: EngineMetrics, pooling_type: PoolingType
+    ) -> None:
         self._tokenizer = tokenizer
+        self._pooling_type = pooling_type
         self._metrics = metrics
         self._numeric_fingerprint = numeric_fingerprint
         self._requests: dict[str, _RequestState] = {}
@@ -153,6 +172,15 @@ class OutputProcessor:
                 touched[core_output.request_id] = state
         return [core_id for core_id, state in touched.items() if state.has_output]
 
+    def num_unread(self, core_id: str) -> int:
+        """Return how many tokens and logprobs of a request `take` has not returned yet."""
+        state = self._requests.get(core_id)
+        if state is None:
+            return 0
+        unsent = (state.completions[index] for index in state.unsent)
+        num_tokens = sum(len(completion.token_ids) - completion.num_sent_tokens for completion in unsent)
+        return num_tokens * (1 + max(0, state.input.params.logprobs or 0))
+
     def take(self, core_id: str) -> RequestOutput | None:
         """Return what there is to show of a request, made of all that came since the last call; None if nothing did.
 
@@ -174,12 +202,18 @@ class OutputProcessor:
         state.num_unfinished -= output.finish_reason is not None
         if output.new_logprobs is not None and completion.logprobs is not None:
             for position in output.new_logprobs:
-                completion.logprobs.append(self._logprobs(position))
+                completion.logprobs.append(self._logprobs(position, params.logprob_token_ids))
                 completion.cumulative_logprob = (completion.cumulative_logprob or 0.0) + position.logprobs[0]
         if output.prompt_logprobs is not None and state.prompt_logprobs is not None:
             state.prompt_logprobs.extend(map(self._logprobs, output.prompt_logprobs))
+        state.prompt_scores += [entry.scores for entry in output.prompt_logprobs or () if entry.scores is not None]
+        if output.hidden_sum is not None:
+            state.hidden_sum = output.hidden_sum
+            self._stamp(state, completion, 0, now)
+        elif state.input.pooling is not None and output.finish_reason == "abort":
+            state.error = _ABORTED
         if output.error is not None:
-            state.error = OutputError("request_failed", output.error)
+            state.error = _output_error(output.error)
             stats.is_corrupted = stats.is_corrupted or output.error == NON_FINITE_LOGITS
         if state.num_cached_tokens is None:
             state.num_cached_tokens = output.num_cached_tokens
@@ -220,17 +254,49 @@ class OutputProcessor:
             metrics=state.stats,
             num_cached_tokens=state.num_cached_tokens,
             error=state.error,
+            prompt_token_id_logprobs=_listed_scores(state),
+            embedding=self._embedding(state),
         )
 
-    def _logprobs(self, position: TokenLogprobs) -> dict[int, Logprob]:
-        """The chosen token first; the rest are the most probable ones in order, among which it may appear again."""
-        texts = self._token_texts
+    def _embedding(self, state: _RequestState) -> list[float] | None:
+        if state.hidden_sum is None or state.input.pooling is None:
+            return None
+        num_rows = len(state.input.prompt_token_ids) if self._pooling_type == "mean" else 1
+        return make_embedding(state.hidden_sum, num_rows, state.input.pooling)
+
+    def _logprobs(self, position: TokenLogprobs, listed: Sequence[int] | None = None) -> dict[int, Logprob]:
+        """The chosen token first; the rest are the most probable ones in order, among which it may appear again.
+
+        Args:
+            listed: instead of the most probable ones, those that the request named.
+        """
         entries: dict[int, Logprob] = {}
         for order, (token_id, logprob) in enumerate(zip(position.token_ids, position.logprobs, strict=True)):
-            if token_id not in texts:
-                texts[token_id] = decode_token(self._tokenizer, token_id)
-            entries.setdefault(token_id, Logprob(logprob, order or position.rank, texts[token_id]))
+            entries.setdefault(token_id, Logprob(logprob, order or position.rank, self._text(token_id)))
+        if listed is not None:
+            for token_id, logprob in zip(listed, position.scores or (), strict=True):
+                entries.setdefault(token_id, Logprob(logprob, None, self._text(token_id)))
         return entries
+
+    def _text(self, token_id: int) -> str:
+        texts = self._token_texts
+        if token_id not in texts:
+            texts[token_id] = decode_token(self._tokenizer, token_id)
+        return texts[token_id]
+
+
+def _listed_scores(state: _RequestState) -> NDArray[np.float32] | None:
+    params = state.input.params
+    if params.prompt_logprob_token_ids is None:
+        return None
+    return np.array(state.prompt_scores[params.prompt_logprob_start or 0 :], np.float32)
+
+
+def _output_error(fault: Fault) -> OutputError:
+    if isinstance(fault, RequestError):
+        return OutputError(fault.code, str(fault))
+    message = f"{type(fault).__name__}: {fault}" if isinstance(fault, Exception) else fault
+    return OutputError("request_failed", message)
 
 
 def failed_output(request_id: str, prompt: object, error: OctavoError) -> RequestOutput:

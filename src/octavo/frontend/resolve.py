@@ -17,6 +17,7 @@ from octavo.formats.gguf import GgufFile, open_gguf
 from octavo.formats.gguf_types import GgufType
 from octavo.formats.json_file import read_json_object
 from octavo.formats.safetensors import open_safetensors_dir
+from octavo.frontend.embedding import EmbeddingConfig, embedding_config
 from octavo.frontend.generation_defaults import default_sampling_params
 from octavo.frontend.machine import available_memory_bytes
 from octavo.models.decoder import build_program
@@ -59,8 +60,10 @@ class ResolvedModel:
 
     spec: DecoderSpec
     checkpoint: Checkpoint
-    tokenizer: Tokenizer
+    beside_weights: GgufFile | Path
+    """Where a tokenizer is: in the GGUF file, or in the directory."""
     default_sampling_params: SamplingParams
+    embedding: EmbeddingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class ResolvedConfig:
 
 
 def resolve(config: EngineConfig) -> ResolvedConfig:
-    """Find the model, read all but its weights, and decide what is left open by the options.
+    """Find the model, read all but its weights and its tokenizer, and decide what is left open by the options.
 
     Raises: `ConfigError`, `ModelLoadError`.
     """
@@ -96,6 +99,19 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     )
     _check_rope_tables(model.spec, resolved.positions(), available_memory_bytes())
     return resolved
+
+
+def load_tokenizer(config: EngineConfig, model: ResolvedModel) -> Tokenizer:
+    """Load the tokenizer of a model.
+
+    Raises: `ModelLoadError`.
+    """
+    beside_weights = model.beside_weights
+    if config.tokenizer is not None:
+        return Tokenizer.from_path(resolve_tokenizer_path(config.tokenizer, config.revision, config.download_dir))
+    if isinstance(beside_weights, GgufFile):
+        return Tokenizer.from_gguf(beside_weights)
+    return Tokenizer.from_directory(beside_weights)
 
 
 def scheduler_config(config: EngineConfig, max_model_len: int) -> SchedulerConfig:
@@ -244,8 +260,9 @@ def _resolve_model(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
     return ResolvedModel(
         spec=description.spec,
         checkpoint=description.checkpoint,
-        tokenizer=_tokenizer(config, beside_weights),
+        beside_weights=beside_weights,
         default_sampling_params=default_sampling_params(config, directory),
+        embedding=embedding_config(config.pooling_type, beside_weights),
     )
 
 
@@ -258,14 +275,6 @@ def _warn_of_memory(checkpoint: Checkpoint, quantization: str | None) -> None:
     logger.warning(
         "the weights need %.1f GB of memory, but %.1f GB are available%s", needed / 1e9, available / 1e9, way_out
     )
-
-
-def _tokenizer(config: EngineConfig, beside_weights: GgufFile | Path) -> Tokenizer:
-    if config.tokenizer is not None:
-        return Tokenizer.from_path(resolve_tokenizer_path(config.tokenizer, config.revision, config.download_dir))
-    if isinstance(beside_weights, GgufFile):
-        return Tokenizer.from_gguf(beside_weights)
-    return Tokenizer.from_directory(beside_weights)
 
 
 def _merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
