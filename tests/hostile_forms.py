@@ -20,7 +20,18 @@ def _object(num_properties: int, *, is_required: bool) -> dict[str, Any]:
     return {"type": "object", "properties": dict.fromkeys(names, True), "required": names if is_required else []}
 
 
+def _chain(length: int) -> dict[str, Any]:
+    links = {f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(length)}
+    return {"$defs": {**links, f"d{length}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+def _rules(length: int) -> str:
+    return "".join(f'r{index}: "x" r{index + 1} | "y"\n' for index in range(length)) + f'r{length}: "z"\n'
+
+
 REFUSED: dict[str, dict[str, Any]] = {
+    "2,000 rules as GBNF": {"grammar": ("root: r0\n" + _rules(2000)).replace(":", " ::=")},
+    "patterns that all must match": {"json": {"allOf": [{"type": "string", "pattern": f"a.*{i}"} for i in range(999)]}},
     "twice repeated": {"regex": "foo**"},
     "product of repetitions": {"regex": "(.{1,999}){999}"},
     "open class": {"regex": "["},
@@ -67,6 +78,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 """Each costs its sender an error within 5 seconds, and nobody else anything."""
 
 SERVED: dict[str, dict[str, Any]] = {
+    "2,000 references in a row": {"json": _chain(2000)},
+    "2,000 rules in a row": {"grammar": "start: r0\n" + _rules(2000)},
     "nested loops": {"regex": "(a+)+b"},
     "left recursion": {"grammar": 'root ::= root "a" | "b"'},
     "ambiguous": {"grammar": 'start: s\ns: s s s | "a"'},

@@ -4,6 +4,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo import RequestError, RequestOutputKind, SamplingParams
@@ -35,11 +36,16 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     *(("bad_words", value, "bad_words") for value in ([""], ["a"] * 10_000, "word", [5], ["\ud800"])),
     *(("stop", value, "stop") for value in ("", [""], ["a", ""], [5], 5, ["a"] * 129, ["a" * (1 << 20), "b"])),
     *(("seed", value, "seed must be") for value in (-(2**63) - 1, 2**63, 1.5, "a")),
+    *(("logprob_token_ids", value, "logprob_token_ids must") for value in ([], [-1], [2**40], [1] * 129, 5, "x")),
+    *(
+        ("prompt_logprob_token_ids", value, "prompt_logprob_token_ids must")
+        for value in ([], [[]], [1], [["a"]], [[-2]], [[2**40]], 5, "x", {1: [2]})
+    ),
+    ("prompt_logprob_start", 1, "needs prompt_logprob_token_ids"),
     ("output_kind", 1, "output_kind must be"),
     ("flat_logprobs", True, "not supported"),
     ("thinking_token_budget", 5, "use max_tokens"),
     ("repetition_detection", {}, "use repetition_penalty"),
-    ("logprob_token_ids", [1], "use logprobs"),
     ("extra_args", {"a": 1}, "leave it out"),
     ("best_of", 10**9, "use n"),
     ("use_beam_search", True, "use LLM.beam_search"),
@@ -58,6 +64,28 @@ def test_a_value_that_cannot_be_served_is_refused_by_name(name: str, value: Any,
     assert caught.value.parameter == name
     assert isinstance(caught.value, ValueError)
     assert len(str(caught.value)) < 400
+
+
+def test_rows_of_named_tokens_are_made_equally_long_and_arrays_are_taken() -> None:
+    params = SamplingParams(prompt_logprob_token_ids=[[1, 2], [], [3]])
+    assert params.prompt_logprob_token_ids == [[1, 2], [-1, -1], [3, -1]]
+    assert params.skip_reading_prefix_cache
+    array = np.array([[1, 2], [3, -1]])
+    given = SamplingParams(prompt_logprob_token_ids=array)  # type: ignore[arg-type]
+    assert given.prompt_logprob_token_ids == [[1, 2], [3, -1]]
+
+
+def test_as_many_logprobs_as_named_tokens_may_be_asked_for() -> None:
+    assert SamplingParams(logprob_token_ids=[1, 2], logprobs=2).logprob_token_ids == [1, 2]
+    with pytest.raises(RequestError, match=r"logprobs must be the number of logprob_token_ids \(2\)"):
+        SamplingParams(logprob_token_ids=[1, 2], logprobs=3)
+
+
+def test_a_copy_shares_no_list_of_named_tokens() -> None:
+    params = SamplingParams(logprob_token_ids=[1], prompt_logprob_token_ids=[[1]])
+    copy = params.clone()
+    assert copy.logprob_token_ids is not params.logprob_token_ids
+    assert copy.prompt_logprob_token_ids is not params.prompt_logprob_token_ids
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, -(2**63)])

@@ -31,3 +31,9 @@ def test_importing_the_package_loads_no_other() -> None:
     """What keeps `import octavo` at some 20 ms: names are loaded when they are used."""
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout == "[]\n"
+
+
+def test_an_engine_starts_without_what_only_those_need_who_look_at_it() -> None:
+    script = "import sys, octavo.frontend.build; print([m for m in sys.modules if m.endswith('snapshot')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout == "[]\n"

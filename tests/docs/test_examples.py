@@ -51,6 +51,14 @@ def test_the_engine_loop_serves_the_urgent_request_first_and_the_aborted_one_nev
     assert finished == ["bad", "urgent", "ordinary", "late"]
 
 
+def test_the_nearest_text_is_told_by_embeddings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("embeddings.py", monkeypatch, capsys)
+    assert len(printed) == 3
+    assert all(-1 <= float(line.split()[0]) <= 1 and line.endswith("(32 numbers)") for line in printed)
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.name for path in EXAMPLES])
 def test_every_example_says_how_it_is_run(path: Path) -> None:
     assert f"`python examples/{path.name} [MODEL]`" in path.read_text(encoding="utf-8").splitlines()[0]

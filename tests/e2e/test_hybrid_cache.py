@@ -112,5 +112,5 @@ def test_a_reset_forgets_snapshots(uncached: LLM) -> None:
 
 
 def test_a_request_too_long_for_blocks_and_a_slot_is_refused_with_both_counts() -> None:
-    with make_llm(num_gpu_blocks_override=4) as llm, pytest.raises(RequestError, match=r"\d blocks \+ 1 state slots"):
+    with make_llm(num_gpu_blocks_override=4) as llm, pytest.raises(RequestError, match=r"\d blocks \+ 1 state slot"):
         llm.generate([make_tokens(60, 1)], make_params(100), use_tqdm=False)

@@ -13,7 +13,7 @@ from tiny_models import TINY_DIR, read_reference
 
 from octavo import LLM, RequestOutputKind, SamplingParams
 
-CHECKPOINTS = ("llama", "llama3_rope", "llama_yarn", "qwen3", "gemma3_text")
+CHECKPOINTS = ("llama", "llama3_rope", "llama_yarn", "llama_linear", "llama_dynamic", "qwen3", "gemma3_text")
 FLOAT = {"activation_quantization": False, "kv_cache_dtype": "float32", "num_threads": 2}
 
 

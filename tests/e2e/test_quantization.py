@@ -85,7 +85,7 @@ mapped = 1024 * int(re.search(r"VmSize:\\s*(\\d+)", open("/proc/self/status").re
 limit = mapped + model.checkpoint.packed_bytes + int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 quantize = WeightQuantizer(native, num_threads=1)
-store = load_weights(program, model.checkpoint, pack=native.pack, num_threads=1, quantize=quantize)
+store = load_weights(program, model.checkpoint, pack=native.pack, quantize=quantize)
 print(sum(store.bytes_by_name().values()))
 """
 

@@ -13,7 +13,7 @@ import pytest
 import same_answer_runs as runs
 from tiny_models import TINY_DIR
 
-from octavo import LLM, RequestError, SamplingParams, StructuredOutputsParams
+from octavo import LLM, BeamSearchParams, RequestError, SamplingParams, StructuredOutputsParams
 
 MODEL = TINY_DIR / "llama"
 VOCAB, EOS = 2048, 2
@@ -43,7 +43,7 @@ def answer(llm: LLM, form: dict[str, Any], **params: Any) -> Any:
 
 
 def make_workload() -> runs.Workload:
-    """That of the other tests, with forms for six of its eight requests."""
+    """That of the other tests, with forms for seven of its eight requests."""
     plain = runs.make_workload(VOCAB)
     forms: list[dict[str, Any] | None] = [
         COMPACT,
@@ -51,7 +51,7 @@ def make_workload() -> runs.Workload:
         None,
         {"json": {"type": "array", "items": {"type": "string"}, "minItems": 9}},
         {"grammar": 'root ::= pair+\npair ::= [a-z]+ "=" [0-9]+ ";"'},
-        None,
+        {"choice": [f"{digit} is a digit that begins this line" for digit in "123"]},
         {"json_object": True},
         {"regex": "[^a]{30,}"},
     ]
@@ -165,6 +165,33 @@ def test_logprobs_are_those_of_the_model_without_the_grammar(llm: LLM) -> None:
     held = answer(llm, {"regex": r"\d{3}"}, max_tokens=1, logprobs=20, temperature=0)
     top = [{i: entry.logprob for i, entry in out.outputs[0].logprobs[0].items()} for out in (free, held)]
     assert set(top[0].items()) <= set(top[1].items())
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "qwen3"], ids=["byte fallback", "gemma", "byte level"])
+def test_odd_texts_come_out_exactly_whatever_the_tokenizer(name: str) -> None:
+    choices = [" leading", "  two  spaces ", "ünï 𝄞", "▁", "\n", "é", "<s>", "</s>"]
+    with LLM(TINY_DIR / name, max_model_len=64, max_num_seqs=8) as llm:
+        half = next(i for i in range(VOCAB) if llm.get_tokenizer().id_to_bytes(i) == b"\xc3")
+        params = [SamplingParams(seed=1, max_tokens=60, structured_outputs={"choice": [each]}) for each in choices]
+        for prompt in ([20, 30, 7], [20, half]):  # the second ends in the middle of a character
+            outputs = llm.generate([prompt] * len(choices), params, use_tqdm=False)
+            assert [output.outputs[0].text for output in outputs] == choices
+
+
+def test_a_beam_search_has_no_forms(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="not supported in a beam search"):
+        llm.beam_search(
+            [{"prompt_token_ids": PROMPT}], BeamSearchParams(beam_width=2, max_tokens=4, structured_outputs=COMPACT)
+        )  # type: ignore[arg-type]
+
+
+def test_forms_hold_for_every_completion_whatever_else_is_asked(llm: LLM) -> None:
+    form = {"regex": r"\d{2,4}"}
+    output = answer(llm, form, n=3, min_tokens=4, ignore_eos=True, logprobs=2, stop=["99999"])
+    for completion in output.outputs:
+        assert re.fullmatch(r"\d{4}", completion.text)
+        assert completion.finish_reason == "stop"
+        assert len(completion.logprobs) == len(completion.token_ids)
 
 
 @pytest.mark.slow

@@ -9,7 +9,17 @@ from tiny_models import TINY_DIR, read_reference
 from octavo import LLM, SamplingParams
 
 NAMES = [
-    *("llama", "llama3_rope", "llama_yarn", "qwen3", "gemma3_text", "olmo2", "granite"),
+    *(
+        "llama",
+        "llama3_rope",
+        "llama_yarn",
+        "llama_linear",
+        "llama_dynamic",
+        "qwen3",
+        "gemma3_text",
+        "olmo2",
+        "granite",
+    ),
     *("smollm3", "gemma", "gemma2", "phi3", "phi4_longrope", "olmo3", "glm4", "mistral", "qwen2"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"),
 ]
