@@ -74,7 +74,11 @@ def test_an_aborted_one_leaves_nothing() -> None:
     engine.add(make_request("a", range(9), pooling="mean"), make_endless("g", 7))
     engine.advance(3)
     engine.core.abort_request("a")
-    assert engine.finish()["a", 0].finish_reason == "abort"
+    engine.core.abort_request("g")
+    completions = engine.finish()
+    assert completions["a", 0].finish_reason == "abort"
+    assert completions["a", 0].last.hidden_sum is None
+    assert engine.manager.pool.used_bytes == 0
 
 
 def test_a_prompt_may_be_as_long_as_the_context() -> None:
