@@ -289,6 +289,14 @@ def test_tools_of_anthropics_own_are_refused() -> None:
         messages_conversation.chat_tools(body.tools)
 
 
+def test_the_parts_of_all_messages_are_counted() -> None:
+    words = [{"type": "text", "text": "a"}] * 20_000
+    with pytest.raises(RequestError, match="messages asks for 40000 parts and tool calls"):
+        of_messages([{"role": role, "content": words} for role in ("user", "assistant")])
+    with pytest.raises(RequestError, match="input asks for 40000 parts and tool calls"):
+        of_response([{"role": role, "content": words} for role in ("user", "assistant")])
+
+
 def test_a_result_may_be_nested_only_as_deep_as_a_result_goes() -> None:
     block: dict[str, Any] = text("x")
     for _ in range(20):

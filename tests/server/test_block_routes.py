@@ -118,6 +118,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"previous_response_id": "resp_1"}, "nothing is stored"),
     (RESPONSES, {"conversation": "conv_1"}, "nothing is stored"),
     (RESPONSES, {"background": True}, "background"),
+    (RESPONSES, {"max_tokens": 5}, "here it is max_output_tokens"),
+    (RESPONSES, {"response_format": {"type": "json_object"}}, "here it is text.format"),
     (RESPONSES, {"prompt": {"id": "p"}}, "stored prompts"),
     (RESPONSES, {"include": ["everything"]}, "include"),
     (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),

@@ -225,6 +225,14 @@ def tool(**fields: Any) -> dict[str, Any]:
         ({"tools": [tool()], "tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        (
+            {
+                "tools": [tool()],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool()] * 2}},
+            },
+            "tool_choice",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}] * 32_769}]}, "messages"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"functions": [tool()["function"]]}, "functions"),

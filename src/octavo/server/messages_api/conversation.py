@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from octavo.server.messages_api.bodies import BLOCK_KINDS
 from octavo.server.protocol.fields import refuse_field, required
-from octavo.server.protocol.sampling import check_limit
+from octavo.server.protocol.sampling import check_limit, check_parts
 
 if TYPE_CHECKING:
     from octavo.server.messages_api.bodies import ContentBlock, MessageEntry, PromptBody, ToolChoice, ToolEntry
@@ -23,6 +23,7 @@ def chat_messages(body: PromptBody, limits: RequestLimits) -> list[Message]:
     if not body.messages:
         refuse_field("messages", "must be a non-empty list")
     check_limit("messages", len(body.messages), limits.max_messages, "messages")
+    check_parts("messages", (entry.content for entry in body.messages), limits.max_messages)
     messages: list[Message] = []
     if body.system:
         messages.append({"role": "system", "content": _texts(body.system, "system")})

@@ -22,7 +22,7 @@ class RequestLimits:
     max_bad_words: int = 256
     """Words in `bad_words`; each is compared with the end of the output at every step."""
     max_messages: int = 8_192
-    """Messages of a conversation."""
+    """Messages of a conversation; parts and tool calls in them may be four times as many."""
     max_tools: int = 128
     """Tools of a request; OpenAI's limit."""
     max_id_chars: int = 256

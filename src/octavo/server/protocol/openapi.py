@@ -146,6 +146,8 @@ def _schemas() -> dict[str, Any]:
         properties = schema.get("properties", {})
         for field in unserved_fields(of_chats=name == "ChatBody"):
             properties.pop(field, None)
+        for field in response_bodies.OF_CHATS if name == "ResponseBody" else ():
+            del properties[field]
         properties.update(_PRECISE.get(name, {}))
     schemas["TokenizeBody"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["messages"]}]
     return schemas

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import RequestError
 from octavo.frontend.call_arguments import template_variables
 from octavo.server.protocol.bodies import ChatBody
-from octavo.server.protocol.sampling import check_limit
+from octavo.server.protocol.sampling import check_limit, check_parts
 from octavo.server.protocol.tools import checked_tools
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def _check_messages(messages: Sequence[Mapping[str, Any]], limits: RequestLimits
     if not messages:
         raise RequestError("messages must be a non-empty list.", parameter="messages")
     check_limit("messages", len(messages), limits.max_messages, "messages")
+    parts = (message.get(key) for message in messages for key in ("content", "tool_calls"))
+    check_parts("messages", parts, limits.max_messages)
     for index, message in enumerate(messages):
         role = message.get("role")
         if not (isinstance(role, str) and role in _ROLES):

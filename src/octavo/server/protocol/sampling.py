@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -21,6 +22,8 @@ _PASSED_ON = (
     "ignore_eos", "min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "logit_bias",
     "allowed_token_ids", "bad_words",
 )  # fmt: skip
+_PARTS_OF_MESSAGE = 4
+"""On average, of the most that a conversation may have: a part takes half the time of a message."""
 _RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What a model's authors may have a say in."""
 _NO_MAX_TOKENS = SamplingParams().max_tokens
@@ -113,6 +116,12 @@ def _check_common(body: GenerationBody, limits: RequestLimits) -> None:
     check_limit("logit_bias", len(body.logit_bias or ()), limits.max_token_id_list, "entries")
     check_limit("bad_words", len(body.bad_words or ()), limits.max_bad_words, "words")
     check_limit("request_id", len(body.request_id or ""), limits.max_id_chars, "characters")
+
+
+def check_parts(name: str, lists: Iterable[object], max_messages: int) -> None:
+    """Raise `RequestError` if the parts that messages are made of are more than the server grants; texts are none."""
+    count = sum(len(entry) for entry in lists if isinstance(entry, list))
+    check_limit(name, count, _PARTS_OF_MESSAGE * max_messages, "parts and tool calls")
 
 
 def check_limit(name: str, count: int, limit: int, unit: str) -> None:

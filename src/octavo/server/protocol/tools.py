@@ -162,6 +162,8 @@ def _read_allowed(allowed: Any, known: list[str]) -> tuple[Choice, list[str]]:
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if mode not in _MODES or not isinstance(tools, list) or not tools:
         raise _error("tool_choice", 'tool_choice.allowed_tools needs a mode ("auto" or "required") and a list of tools')
+    if len(tools) > len(known):
+        raise _error("tool_choice", f"tool_choice allows {len(tools)} tools, but tools has {len(known)}")
     names = [_known_name(tool, known) for tool in tools]
     return mode, list(dict.fromkeys(names))
 

@@ -99,6 +99,10 @@ class ReasoningOptions(Struct, kw_only=True):
     """Read, and of no effect: thoughts are told whole."""
 
 
+OF_CHATS = ("max_tokens", "max_completion_tokens", "response_format")
+"""Fields of a chat that have another name here: refused, as an answer without its limit may take minutes."""
+
+
 class ResponseBody(Struct, kw_only=True):
     """Of POST /v1/responses."""
 
@@ -127,6 +131,10 @@ class ResponseBody(Struct, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     """OpenAI's stored prompts; refused, as are the three before it."""
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    response_format: Any = None
+    """See `OF_CHATS`."""
 
     top_k: TopK | None = None
     min_p: MinP | None = None

@@ -9,8 +9,9 @@ from octavo.errors import RequestError
 from octavo.server.protocol.bodies import ChatBody
 from octavo.server.protocol.calls import chat_call
 from octavo.server.protocol.decoding import read_body
+from octavo.server.protocol.errors import ApiError
 from octavo.server.responses_api.answer import ResponseAnswer
-from octavo.server.responses_api.bodies import ResponseBody
+from octavo.server.responses_api.bodies import OF_CHATS, ResponseBody
 from octavo.server.responses_api.conversation import chat_choice, chat_messages, chat_tools
 from octavo.server.responses_api.objects import ResponseObject
 
@@ -71,6 +72,9 @@ def parse_response(raw: bytes, context: ProtocolContext) -> Call:
 
 
 def _check(body: ResponseBody) -> None:
+    for field in OF_CHATS:
+        if getattr(body, field) is not None:
+            raise ApiError(400, f"{field} belongs to /v1/chat/completions; here it is {NAMES[field]}.", field)
     stored = "nothing is stored between requests; send the whole conversation as input"
     for field, way_out in (
         ("previous_response_id", stored),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from octavo.server.protocol.fields import refuse_field, required
-from octavo.server.protocol.sampling import check_limit
+from octavo.server.protocol.sampling import check_limit, check_parts
 from octavo.server.responses_api.bodies import ITEM_KINDS, ROLES
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def chat_messages(body: ResponseBody, limits: RequestLimits) -> list[Message]:
     if not body.input:
         refuse_field("input", "must be a text or a non-empty list of items")
     check_limit("input", len(body.input), limits.max_messages, "items")
+    parts = (part for item in body.input for part in (item.content, item.output, item.summary))
+    check_parts("input", parts, limits.max_messages)
     for index, item in enumerate(body.input):
         _add_item(messages, item, f"input[{index}]")
     return _with_one_beginning(messages)
