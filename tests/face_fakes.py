@@ -89,6 +89,7 @@ class FakeExecutor:
         self.num_blocks = num_blocks
         self.step_seconds = step_seconds
         self.is_shut_down = False
+        self.on_submit: Callable[[], None] = lambda: None
         self.num_cancelled = 0
         self.broken_request: str | None = None
         """The request whose id begins like this makes every step that holds it fail."""
@@ -101,6 +102,7 @@ class FakeExecutor:
         return CacheCapacity(self.num_blocks * SPEC.block_bytes, (self.num_blocks,))
 
     def submit(self, plan: SchedulerOutput) -> FakeHandle:
+        self.on_submit()
         for seat in plan.released_seats:
             self._seats.pop(seat, None)
         for entry in plan.assigned:

@@ -78,6 +78,7 @@ class FakeExecutor:
         self.plans: list[SchedulerOutput] = []
         self.released: list[tuple[int, int]] = []
         self.is_shut_down = False
+        self.on_submit: Callable[[], None] = lambda: None
         self.is_cancelled = False
         self.fault: Callable[[SchedulerOutput, str], None] = lambda *_: None
         """Raises to make the step fail at a stage: "submit" before the plan is read, "body" after some writes."""
@@ -91,6 +92,7 @@ class FakeExecutor:
         return self._capacity
 
     def submit(self, plan: SchedulerOutput) -> SchedulerOutput:
+        self.on_submit()
         self.plans.append(plan)
         self.fault(plan, "submit")
         return plan

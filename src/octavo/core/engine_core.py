@@ -28,8 +28,6 @@ class EngineCore:
         self.scheduler = scheduler
         self.executor = executor
         self._masks = masks
-        self.on_planned: Callable[[], None] = lambda: None
-        """Called when a step is planned: who is woken then has the long part of the step to work in."""
         self._outputs: list[EngineCoreOutput] = []
         """Not yet returned."""
         self._is_alive = True
@@ -40,7 +38,6 @@ class EngineCore:
         Raises: what made the step fail; the plan is then still open, and `advance` undoes it.
         """
         plan = self.scheduler.schedule()
-        self.on_planned()
         handle = self.executor.submit(plan)
         masks = self._masks()
         result = self.executor.sample(handle, masks)

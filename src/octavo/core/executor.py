@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from octavo.core.step import ModelRunnerOutput, SchedulerOutput
 
 
@@ -29,6 +31,9 @@ class StepHandle(Protocol):
 
 class Executor(Protocol):
     """Runs plans. All but `cancel` and `progress` are for the engine thread only."""
+
+    on_submit: Callable[[], None]
+    """Called when a step is submitted: who is woken then has its long part to work in."""
 
     def capacity(self) -> CacheCapacity:
         """Return the cache that the control plane may hand out."""

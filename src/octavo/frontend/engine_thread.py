@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from octavo.errors import EngineDeadError
 
 if TYPE_CHECKING:
+    from octavo.core.executor import Executor
     from octavo.core.step import EngineCoreOutput
 
 logger = logging.getLogger("octavo")
@@ -36,12 +37,12 @@ _CANCEL_AGAIN_SECONDS = 0.01
 class SteppedCore(Protocol):
     """What the thread needs of the engine core."""
 
+    executor: Executor
+    """Whose `on_submit` tells of the last step's results while the next one is computed."""
+
     def has_unfinished(self) -> bool:
         """Whether `advance` would do something."""
         ...
-
-    on_planned: Callable[[], None]
-    """Called in each step before its long computation."""
 
     def advance(self) -> list[EngineCoreOutput]:
         """Run one step; return what there is to tell."""
@@ -78,7 +79,7 @@ class EngineThread:
         self._on_result: Callable[[], None] | None = None
         self._has_news = False
         """Whether there are results that `_on_result` was not called for."""
-        core.on_planned = self._tell
+        core.executor.on_submit = self._tell
         self._fault: BaseException | None = None
         self._closed = False
         self._is_paused = False

@@ -9,6 +9,8 @@ from octavo.errors import EngineDeadError
 from octavo.runner.model_runner import ModelRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from octavo.core.executor import CacheCapacity, StepHandle
     from octavo.core.step import ModelRunnerOutput, SchedulerOutput
     from octavo.program.forward_batch import AllowedTokens
@@ -34,6 +36,7 @@ class LocalExecutor:
         self._memory = memory
         self._runner = ModelRunner(program, inputs, memory)
         self._is_shut_down = False
+        self.on_submit: Callable[[], None] = lambda: None
 
     def capacity(self) -> CacheCapacity:
         """Return the cache that the control plane may hand out."""
@@ -46,6 +49,7 @@ class LocalExecutor:
         """
         if self._is_shut_down:
             raise EngineDeadError("The engine is closed; make a new one.")
+        self.on_submit()
         handle = LocalHandle(plan)
         try:
             self._runner.execute(plan)
