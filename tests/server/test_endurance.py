@@ -11,8 +11,9 @@ import pytest
 from server_process import TINY_LLAMA, ServerProcess, serve
 
 NUM_CONNECTIONS = 8
-NUM_ROUNDS, REQUESTS_PER_ROUND = 10, 2_000
-WARM_ROUNDS = 4
+NUM_ROUNDS, REQUESTS_PER_ROUND = 20, 2_000
+WARM_ROUNDS = 10
+"""Until the logs and windows that keep the latest of everything are full."""
 MAX_BYTES_PER_REQUEST = 10
 
 
