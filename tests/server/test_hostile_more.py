@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hostile_rows import user
+from hostile_rows import CLASSES, LOOP, user
 from server_process import TINY_LLAMA, ServerProcess, serve
 
 CANARY = {"max_tokens": 24, "logprobs": 3}
@@ -112,3 +112,19 @@ def test_idle_connections_are_closed_and_hold_up_nobody(server: ServerProcess) -
             connection.settimeout(30)
             while connection.recv(4096):
                 pass
+
+
+@pytest.mark.parametrize(
+    "template", [LOOP, CLASSES, "{% generation %}{{ messages[0].nothing.nothing }}{% endgeneration %}"]
+)
+def test_a_hostile_template_of_the_model_itself_costs_only_chats(template: str) -> None:
+    with serve(TINY_LLAMA, "--chat-template", template, "--chat-template-timeout", "1") as server:
+        chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+        for _ in range(2):
+            answer = server.client.post("/v1/chat/completions", json=chat)
+            assert answer.status_code == 400, answer.text
+            assert "/" not in answer.json()["error"]["message"], "no path is told"
+        plain = server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        assert plain.status_code == 200
+        assert server.client.get("/health").status_code == 200
+        server.until(server.is_idle)
