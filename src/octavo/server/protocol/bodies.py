@@ -41,7 +41,33 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class Unserved(Struct, kw_only=True):
+class SamplingFields(Struct, kw_only=True):
+    """What completions, chat completions and responses have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    seed: Int64 | None = None
+    stop: Text | list[Text] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Natural | None = None
+    skip_special_tokens: bool | None = None
+    logit_bias: Bias | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """vLLM's: the fields of `StructuredOutputsParams`."""
+    cache_salt: CacheSalt | None = None
+    priority: Int64 | None = None
+    request_id: Text | None = None
+
+
+class Unserved(SamplingFields, kw_only=True):
     """Fields of OpenAI or vLLM that are known and not served: null, or what `refusals` lets pass, is no request."""
 
     audio: Any = None
@@ -76,40 +102,19 @@ class Unserved(Struct, kw_only=True):
 
 
 class GenerationBody(Unserved, kw_only=True):
-    """What completions and chat completions have in common."""
+    """What else completions and chat completions have in common."""
 
-    model: str | None = None
     n: Count | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    seed: Int64 | None = None
-    stop: Text | list[Text] | None = None
-    stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Natural | None = None
-    skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    logit_bias: Bias | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[Text] | None = None
     response_format: dict[str, Any] | None = None
     """OpenAI's way to ask for a form of the output: its type is text, json_object or json_schema."""
-    structured_outputs: dict[str, Any] | None = None
-    """vLLM's: the fields of `StructuredOutputsParams`."""
     prompt_logprobs: Annotated[int, _range(minimum=-1)] | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
-    cache_salt: CacheSalt | None = None
-    priority: Int64 | None = None
-    request_id: Text | None = None
     echo: bool | None = None
 
 

@@ -11,19 +11,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from octavo.server.protocol.bodies import (
-    Bias,
-    CacheSalt,
     Count,
-    Int64,
-    MinP,
     Natural,
-    Penalty,
-    RepetitionPenalty,
-    Temperature,
-    Text,
-    TokenId,
-    TopK,
-    TopP,
+    SamplingFields,
 )
 
 ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning")
@@ -103,11 +93,10 @@ OF_CHATS = ("max_tokens", "max_completion_tokens", "response_format")
 """Fields of a chat that have another name here: refused, as an answer without its limit may take minutes."""
 
 
-class ResponseBody(Struct, kw_only=True):
+class ResponseBody(SamplingFields, kw_only=True):
     """Of POST /v1/responses."""
 
     input: str | list[InputItem]
-    model: str | None = None
     instructions: str | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -118,9 +107,6 @@ class ResponseBody(Struct, kw_only=True):
     include: list[str] | None = None
     top_logprobs: Natural | None = None
     """How many to tell with each token, where `include` asks for logprobs."""
-    stream: bool | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     """Read, and of no effect: nothing is stored, as the answer's own `store` says."""
@@ -135,21 +121,4 @@ class ResponseBody(Struct, kw_only=True):
     max_completion_tokens: Any = None
     response_format: Any = None
     """See `OF_CHATS`."""
-
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    seed: Int64 | None = None
-    stop: Text | list[Text] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: Natural | None = None
-    skip_special_tokens: bool | None = None
-    logit_bias: Bias | None = None
-    structured_outputs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    cache_salt: CacheSalt | None = None
-    priority: Int64 | None = None
-    request_id: Text | None = None

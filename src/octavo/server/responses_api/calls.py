@@ -6,7 +6,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RequestError
-from octavo.server.protocol.bodies import ChatBody
+from octavo.server.protocol.bodies import ChatBody, SamplingFields
 from octavo.server.protocol.calls import chat_call
 from octavo.server.protocol.decoding import read_body
 from octavo.server.protocol.errors import ApiError
@@ -35,12 +35,7 @@ _INCLUDABLE = frozenset(
     }
 )
 """All but the first are of what never occurs here, or of what is told anyway."""
-_PASSED_ON = (
-    "model", "stream", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "skip_special_tokens",
-    "logit_bias", "structured_outputs", "cache_salt", "priority", "request_id", "parallel_tool_calls",
-    "chat_template_kwargs",
-)  # fmt: skip
+_PASSED_ON = (*SamplingFields.__struct_fields__, "parallel_tool_calls", "chat_template_kwargs")
 NAMES = {
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
