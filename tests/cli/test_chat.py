@@ -53,6 +53,17 @@ class Terminal:
         shown, _, self._unread = self._unread.partition(text)
         return shown + text
 
+    def interrupt(self, shown: str) -> str:
+        """Press Ctrl-C until `shown` appears; return what is shown up to and with it.
+
+        One press may be lost: readline's wait for a key notices a signal only once it has begun, after its prompt.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            self.type("\x03")
+            if select.select([self._master], [], [], 1.0)[0] or time.monotonic() > deadline:
+                return self.expect(shown)
+
     def say(self, text: str) -> str:
         """Type a line; return what is shown until the next prompt."""
         self.type(text + "\n")
@@ -140,8 +151,9 @@ def test_ctrl_c_stops_the_answer_only(endless_model: Path, tmp_path: Path) -> No
         terminal.expect("(stopped)")
         terminal.expect(PROMPT)
         terminal.say(f"/save {kept}")
-        terminal.type("half a line\x03")
-        terminal.expect(PROMPT)
+        terminal.type("half a line")
+        terminal.expect("half a line")
+        terminal.interrupt(PROMPT)
         terminal.type("/quit\n")
         assert terminal.process.wait(TIMEOUT_S) == 0
     roles = [message["role"] for message in json.loads(kept.read_text())]
