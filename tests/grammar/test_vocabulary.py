@@ -20,6 +20,16 @@ class PrefixingTokenizer(ByteTokenizer):
         return [[EOS] if b"<|end|>" in bytes(ids) else ids for ids in encoded]
 
 
+class CountingTokenizer(ByteTokenizer):
+    """Knows the length of the longest text that it has encoded."""
+
+    longest = 0
+
+    def encode_batch(self, texts: list[str], add_special_tokens: bool = True) -> list[list[int]]:
+        self.longest = max(self.longest, *map(len, texts))
+        return super().encode_batch(texts, add_special_tokens)
+
+
 @pytest.mark.parametrize("text", ["", "ab", '"name": "é"', "<|end|>", "a<|start|>"])
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer, PrefixingTokenizer])
 def test_a_text_becomes_ordinary_tokens_of_exactly_its_bytes(tokenizer: type[ByteTokenizer], text: str) -> None:
@@ -27,6 +37,18 @@ def test_a_text_becomes_ordinary_tokens_of_exactly_its_bytes(tokenizer: type[Byt
     token_ids = table(text)
     assert b"".join(table.tokens[token_id] for token_id in token_ids) == text.encode()
     assert not {EOS, IM_START} & set(token_ids)
+
+
+def test_of_a_long_forced_text_only_the_beginning_becomes_tokens() -> None:
+    tokenizer = CountingTokenizer()
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB, eos_token_ids={EOS})  # type: ignore[arg-type]
+    text = "".join(chr(ord("a") + index * index % 26) for index in range(4000))
+    matcher = make_matcher(compiler, {"choice": [text]})
+    tokenizer.longest = 0
+    for char in text[:20]:
+        assert allowed(matcher) == [ord(char)]
+        give(matcher, char)
+    assert 0 < tokenizer.longest <= 256
 
 
 def test_a_forced_text_that_looks_special_is_spelled_out() -> None:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 _MAX_KNOWN = 4096
 """Forced texts whose tokens are remembered: names of properties come again and again, in every request."""
-_SHORT_CHARS = 256
+_MAX_CHARS = 256
+"""Of a longer forced text the beginning is enough: a mask needs its first token. The whole rest at every token of a
+choice between long texts made a mask take 480 µs instead of 28."""
+_WORDS = "[a-z]{1,8}"
+"""Tokens that most texts allow or refuse together. With them JSON's masks take half the time."""
 
 
 class TokenTable:
@@ -37,8 +41,11 @@ class TokenTable:
         self._encode_known = lru_cache(_MAX_KNOWN)(self._encode)
 
     def __call__(self, text: str) -> list[int]:
-        """Return ordinary tokens whose bytes are exactly those of the text: the tokenizer's, if they are."""
-        return self._encode_known(text) if len(text) <= _SHORT_CHARS else self._encode(text)
+        """Return ordinary tokens whose bytes are exactly those of the text: the tokenizer's, if they are.
+
+        Of a text of more than `_MAX_CHARS`, those of its beginning.
+        """
+        return self._encode_known(text[:_MAX_CHARS])
 
     def _encode(self, text: str) -> list[int]:
         data = text.encode()
@@ -97,4 +104,6 @@ def load_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterab
             parameter="structured_outputs",
         )
     table = TokenTable(tokenizer, vocab_size, ends[0])
-    return LLTokenizer(TokenizerWrapper(table), n_vocab=vocab_size, eos_token=ends)
+    slices = [*LLTokenizer.general_slices()]
+    slices.insert(1, _WORDS)  # before the wider ones: a token belongs to the first that has it
+    return LLTokenizer(TokenizerWrapper(table), n_vocab=vocab_size, eos_token=ends, slices=slices)
