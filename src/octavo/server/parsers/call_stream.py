@@ -116,6 +116,23 @@ class CallStream:
         self.step = self.outside if state == "failed" else following
         return True
 
+    def close(self, mark: str) -> bool:
+        """Step over white space and a closing mark, which may be missing; return whether there is text enough."""
+        text = self.rest.lstrip()
+        if text.startswith(mark):
+            self.take_space()
+            self.take(len(mark))
+        elif mark.startswith(text):
+            return False
+        self.step = self.outside
+        return True
+
+    def fail(self) -> bool:
+        """Give back what turned out to be no call, and go on behind it."""
+        self.give_back()
+        self.step = self.outside
+        return True
+
     def tell(self) -> None:
         """Count a call that is being told."""
         self.num_calls += 1

@@ -30,14 +30,7 @@ class HermesParser(CallStream):
 
     def _behind(self) -> bool:
         """Between the object and the closing mark."""
-        rest = self.rest.lstrip()
-        if rest.startswith(CLOSE):
-            self.take_space()
-            self.take(len(CLOSE))
-        elif CLOSE.startswith(rest):
-            return False
-        self.step = self.outside
-        return True
+        return self.close(CLOSE)
 
     def end(self) -> None:
         """Drop white space, or a part of the closing mark, behind a call."""

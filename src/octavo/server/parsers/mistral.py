@@ -63,7 +63,7 @@ class MistralParser(CallArray):
         if match and mark is None and any(mark.startswith(behind) for mark in (CALL_ID, ARGS)):
             return False
         if not match or (mark is None and not behind.startswith("{")):
-            return self._fail()
+            return self.fail()
         self._name, self._id = match[0], None
         self.given_back += self.take(match.end() + len(mark or ""))
         self.step = self._ids if mark == CALL_ID else self._arguments_begin
@@ -72,7 +72,7 @@ class MistralParser(CallArray):
     def _ids(self) -> bool:
         at, mark = find_marker(self.rest, [ARGS])
         if at > _MAX_ID_CHARS:
-            return self._fail()
+            return self.fail()
         if mark is None:
             return False
         self._id = self.rest[:at].strip()
@@ -85,7 +85,7 @@ class MistralParser(CallArray):
         if not self.rest:
             return False
         if self.rest[0] != "{":
-            return self._fail()
+            return self.fail()
         self._scanner = ValueScanner()
         self.begin_call(self._name, self._id)
         self.step = self._arguments
@@ -97,8 +97,3 @@ class MistralParser(CallArray):
         if is_done:
             self.step = self.outside
         return is_done
-
-    def _fail(self) -> bool:
-        self.give_back()
-        self.step = self.outside
-        return True

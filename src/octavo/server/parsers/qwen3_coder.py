@@ -53,12 +53,12 @@ class Qwen3CoderParser(CallStream):
             self.given_back += self.take_space() + self.take(len(FUNCTION))
             self.step = self._name
             return True
-        return False if FUNCTION.startswith(start) else self._fail()
+        return False if FUNCTION.startswith(start) else self.fail()
 
     def _name(self) -> bool:
         name, end, _ = self.rest[: _MAX_NAME_CHARS + 1].partition(">")
         if _NO_NAME.intersection(name) or len(name) > _MAX_NAME_CHARS or (end and not name):
-            return self._fail()
+            return self.fail()
         if not end:
             return False
         self.take(len(name) + 1)
@@ -126,19 +126,7 @@ class Qwen3CoderParser(CallStream):
 
     def _behind(self) -> bool:
         """Between the end of the function and the closing mark, which may be missing."""
-        start = self.rest.lstrip()
-        if start.startswith(CLOSE):
-            self.take_space()
-            self.take(len(CLOSE))
-        elif CLOSE.startswith(start):
-            return False
-        self.step = self.outside
-        return True
-
-    def _fail(self) -> bool:
-        self.give_back()
-        self.step = self.outside
-        return True
+        return self.close(CLOSE)
 
     def end(self) -> None:
         """Drop the part of a mark, or of a value that is no text, with which the arguments of a call were cut."""
