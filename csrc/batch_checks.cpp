@@ -22,8 +22,6 @@ void check_group(const GroupTables& tables, const Batch& batch, const GroupLimit
     const int64_t first_block = first_visible / limits.block_size;
     check_all("a block id", table + first_block, end_block - first_block, 0, limits.num_blocks - 1);
   }
-  const int64_t num_slots = limits.num_blocks * limits.block_size;
-  for (int64_t t = 0; t < batch.num_tokens; t++) check_range("a slot", tables.slot_mapping[t], -1, num_slots - 1);
 }
 
 void check_slots(const GroupTables& tables, const Batch& batch, const GroupLimits& limits) {

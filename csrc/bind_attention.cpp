@@ -53,7 +53,7 @@ int64_t write_cache(const Pool& pool, const Matrix<const float>& k, const Matrix
   const CacheLayer cache = cache_layer(pool, layer_offset, block_size, num_kv_heads, head_dim, dtype);
   const int64_t rows = (int64_t)slots.shape(0), columns = num_kv_heads * head_dim;
   const auto keys = rows_of("k", k, rows, columns), values = rows_of("v", v, rows, columns);
-  check_values("slots", slots, -1, (int64_t)pool.shape(0) * block_size - 1);
+  check_values("slots", slots, 0, (int64_t)pool.shape(0) * block_size - 1);
   return kv_write(cache, keys.data, values.data, slots.data(), keys.stride, values.stride, 0, rows);
 }
 
@@ -127,7 +127,7 @@ void bind_attention(nb::module_& m) {
   m.def("kv_write", &write_cache, nb::arg("pool").noconvert(), nb::arg("k").noconvert(), nb::arg("v").noconvert(),
         nb::arg("slots").noconvert(), nb::kw_only(), nb::arg("block_size"), nb::arg("num_kv_heads"), nb::arg("head_dim"),
         nb::arg("dtype"), nb::arg("layer_offset") = 0,
-        "Write keys and values of each row to its slot; -1 is skipped. Returns how many values saturated.");
+        "Write keys and values of each row to its slot. Returns how many values saturated.");
   m.def("paged_attention", &attend, nb::arg("q").noconvert(), nb::arg("out").noconvert(), nb::arg("pool").noconvert(),
         nb::arg("block_tables").noconvert(), nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(), nb::kw_only(),
         nb::arg("block_size"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("dtype"),

@@ -14,17 +14,15 @@ namespace {
 using namespace nb::literals;
 
 using Int32s = Array<const int32_t, 1>;
-using Int64s = Array<const int64_t, 1>;
 using Table = Array<const int32_t, 2>;
 
 std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const Int32s& positions, const Int32s& query_start_loc,
-                          const Int32s& seq_lens, const std::vector<Table>& block_tables, const std::vector<Int64s>& slot_mapping,
-                          const Table& state_saves, bool check_signals) {
+                          const Int32s& seq_lens, const std::vector<Table>& block_tables, const Table& state_saves,
+                          bool check_signals) {
   const int64_t T = (int64_t)token_ids.size(), R = (int64_t)seq_lens.size(), num_groups = program.num_groups();
   check_range("the number of tokens", T, 1, INT32_MAX);
   check_range("the number of requests", R, 1, INT32_MAX);
   check_equal("the number of block tables", (int64_t)block_tables.size(), num_groups);
-  check_equal("the number of slot mappings", (int64_t)slot_mapping.size(), num_groups);
   Batch batch;
   batch.num_tokens = (int32_t)T;
   batch.num_requests = (int32_t)R;
@@ -34,9 +32,8 @@ std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const
   batch.seq_lens = seq_lens.data();
   for (size_t g = 0; g < block_tables.size(); g++) {
     check_equal("the rows of a block table", (int64_t)block_tables[g].shape(0), R);
-    const int64_t* slots = data_of_length("a slot mapping", slot_mapping[g], program.is_state_group(g) ? 0 : T);
     check_range("the columns of a block table", (int64_t)block_tables[g].shape(1), 1, INT32_MAX);
-    batch.groups.push_back({block_tables[g].data(), (int64_t)block_tables[g].shape(1), slots});
+    batch.groups.push_back({block_tables[g].data(), (int64_t)block_tables[g].shape(1), nullptr});
   }
   static_assert(sizeof(StateSave) == 4 * sizeof(int32_t), "a row of state_saves");
   check_equal("the columns of state_saves", (int64_t)state_saves.shape(1), 4);
@@ -167,7 +164,7 @@ void bind_program(nanobind::module_& m) {
   bind_load(c);
   bind_load_moe(c);
   c.def("run", &run, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "query_start_loc"_a.noconvert(), "seq_lens"_a.noconvert(),
-        "block_tables"_a, "slot_mapping"_a, "state_saves"_a.noconvert(), "check_signals"_a)
+        "block_tables"_a, "state_saves"_a.noconvert(), "check_signals"_a)
       .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "score_ids"_a.noconvert(), "results"_a,
            "top_ids"_a.noconvert(), "top_logprobs"_a.noconvert(), "scores"_a.noconvert(), "mode"_a, "check_signals"_a)
       .def("logits", &NativeProgram::logits, "rows"_a.noconvert(), "out"_a.noconvert(), "check_signals"_a)

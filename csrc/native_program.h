@@ -73,7 +73,7 @@ class NativeProgram {
   void finish(Place logits, int64_t vocab_size, std::optional<Place> pooled, int64_t hidden_size);
 
   // Run: seconds inside native code, or nothing if the call was cancelled.
-  std::optional<double> run(const Batch& batch, bool check_signals);
+  std::optional<double> run(Batch batch, bool check_signals);
   std::optional<double> sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits, bool check_signals);
   std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
   std::optional<double> pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals);
@@ -126,6 +126,7 @@ class NativeProgram {
   std::optional<double> timed(bool check_signals, const Call& call);
   std::optional<double> run_head(const HeadJob& job, bool check_signals);
   void check_open() const;
+  void map_slots(Batch& batch);
 
   ProgramSizes sizes_;
   std::unique_ptr<Executor> executor_;
@@ -138,7 +139,8 @@ class NativeProgram {
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
   Part part_ = Part::kBody;  // that is being written
   bool is_finished_ = false;
-  int64_t num_hidden_rows_ = 0;  // of the last run
+  std::vector<std::vector<int64_t>> slot_mappings_;  // per group, of the last run
+  int64_t num_hidden_rows_ = 0;                      // of the last run
   std::mutex running_;
 };
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.cache_spec import StateGroupSpec
 from octavo.formats.gguf import GgufFile
 from octavo.formats.safetensors import SafetensorsTensor, open_safetensors, open_safetensors_dir
 from octavo.models.base import DecoderSpec
@@ -154,23 +153,16 @@ def make_batch(program: Program, chunks: Sequence[Chunk]) -> ForwardBatch:
     """Lay out one step."""
     lengths = [len(chunk.token_ids) for chunk in chunks]
     positions = np.concatenate([np.arange(c.start, c.start + n) for c, n in zip(chunks, lengths, strict=True)])
-    tables, slots = [], []
-    for group, spec in enumerate(program.cache_groups):
+    tables = []
+    for group in range(len(program.cache_groups)):
         table = np.full((len(chunks), max(len(c.block_ids[group]) for c in chunks)), -1, dtype=np.int32)
         for row, chunk in enumerate(chunks):
             table[row, : len(chunk.block_ids[group])] = chunk.block_ids[group]
         tables.append(table)
-        if isinstance(spec, StateGroupSpec):
-            slots.append(np.zeros(0, np.int64))
-            continue
-        request = np.repeat(np.arange(len(chunks)), lengths)
-        block = table[request, positions // spec.block_size].astype(np.int64)
-        slots.append(np.where(block < 0, -1, block * spec.block_size + positions % spec.block_size))
     return ForwardBatch(
         token_ids=np.array([token for c in chunks for token in c.token_ids], dtype=np.int32),
         positions=positions.astype(np.int32),
         query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
         seq_lens=np.array([c.start + n for c, n in zip(chunks, lengths, strict=True)], dtype=np.int32),
         block_tables=tables,
-        slot_mapping=slots,
     )

@@ -78,7 +78,6 @@ int64_t write_rows(const CacheLayer& cache, const float* k, const float* v, cons
   const int64_t D = cache.head_dim;
   int64_t saturated = 0;
   for (int64_t row = row_begin; row < row_end; row++) {
-    if (slots[row] < 0) continue;
     const int64_t position = slots[row] % cache.block_size;
     uint8_t* block = cache.pool + slots[row] / cache.block_size * cache.block_bytes + cache.layer_offset;
     uint8_t* piece = block + position / kTileTokens * cache.num_kv_heads * piece_bytes(dtype, D);

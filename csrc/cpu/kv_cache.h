@@ -39,7 +39,7 @@ constexpr int64_t layer_bytes(CacheDtype dtype, int64_t block_size, int64_t num_
   return block_size / kTileTokens * num_kv_heads * piece_bytes(dtype, head_dim);
 }
 
-// Write the keys and values of rows [row_begin, row_end). slot = block * block_size + offset; slot -1: not written.
+// Write the keys and values of rows [row_begin, row_end). slot = block * block_size + offset.
 // Stores round to nearest even. float16 and int8 saturate at +-65504; the scale of int8 is the vector's largest magnitude / 127, NaN if
 // any element is. Returns how many values saturated.
 int64_t kv_write(const CacheLayer& cache,

@@ -146,11 +146,11 @@ struct Program {
 
 constexpr int32_t kHeadSlice = 64;
 
-// One cache group's arrays of a step. A group of recurrent states has tables of one entry, the slot, and no slot mapping.
+// One cache group's arrays of a step. A group of recurrent states has tables of one entry, the slot of its state.
 struct GroupTables {
   const int32_t* block_tables;  // [R, block_table_stride]
   int64_t block_table_stride;
-  const int64_t* slot_mapping;  // [T]
+  const int64_t* slot_mapping;  // [T] block * block_size + offset of each row's keys and values; none for states
 };
 
 // The arrays of a step, checked.

@@ -69,7 +69,7 @@ def test_history_forgets_what_is_older_than_a_minute() -> None:
         now = second + 0.5
         history.emit(StepFinished(second, 0.125, 0.125, 0.0625))
     kept = history.last_minute()
-    assert (len(kept), kept[0].age, kept[-1].age, history.num_steps) == (60, 59, 0, 100)
+    assert (len(kept), kept[0].age, kept[-1].age, history.totals().num_steps) == (60, 59, 0, 100)
     now += 30
     assert [history.last_minute()[0].age, history.last_minute()[-1].age] == [59, 30]
 

@@ -109,7 +109,6 @@ def make_step(program: Program, parts: Sequence[Part], seed: int = 0) -> Forward
     counts = [part.end - part.start for part in parts]
     owners = [part.slot if part.blocks_of is None else part.blocks_of for part in parts]
     table = np.array([[(owner * 5 + i) % NUM_BLOCKS for i in range(5)] for owner in owners], np.int32)
-    slots = [table[i, p // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + p % BLOCK_SIZE for i, p in enumerate(positions)]
     saves = [(i, STATE_GROUP, position, slot) for i, part in enumerate(parts) for position, slot in part.saves]
     return ForwardBatch(
         token_ids=tokens[np.concatenate(positions)],
@@ -117,7 +116,6 @@ def make_step(program: Program, parts: Sequence[Part], seed: int = 0) -> Forward
         query_start_loc=np.cumsum([0, *counts]).astype(np.int32),
         seq_lens=np.array([part.end for part in parts], np.int32),
         block_tables=[table, np.array([[part.slot] for part in parts], np.int32)],
-        slot_mapping=[np.concatenate(slots), np.zeros(0, np.int64)],
         state_saves=np.array(saves, np.int32).reshape(-1, 4),
     )
 

@@ -215,21 +215,6 @@ def test_sampling_takes_the_largest_logit_of_each_row(module: ModuleType) -> Non
     assert output.results["token_id"].tolist() == native.logits(np.array(rows, np.int32)).argmax(axis=1).tolist()
 
 
-def test_a_row_without_a_slot_is_computed_but_not_written(module: ModuleType) -> None:
-    program = make_program()
-    weights = make_weights(program, module)
-    pools = [np.zeros(program.cache_groups[0].block_bytes * 24, np.uint8)]
-    native = make_native(program, weights, module, pools=pools)
-    native.run(make_batch(program, [(0, 20)]))
-    last = native.logits(np.array([19], np.int32))
-    before = pools[0].copy()
-    batch = make_batch(program, [(19, 1)])
-    batch.slot_mapping[0][:] = -1
-    native.run(batch)
-    assert pools[0].tobytes() == before.tobytes()
-    assert native.logits(np.array([0], np.int32)).tobytes() == last.tobytes()
-
-
 def test_weights_that_are_not_numbers_do_no_harm(module: ModuleType) -> None:
     program = make_program()
     weights = make_weights(program, module)

@@ -184,7 +184,6 @@ def make_batch(program: Program, chunks: list[tuple[int, int]], seed: int = 0) -
     table = (np.arange(num_blocks)[None, :] * num_requests + np.arange(num_requests)[:, None]).astype(np.int32)
     positions = np.concatenate([np.arange(start, start + count) for start, count in chunks]).astype(np.int32)
     request = np.repeat(np.arange(num_requests), [count for _, count in chunks])
-    slots = table[request, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
     is_state = [isinstance(group, StateGroupSpec) for group in program.cache_groups]
     state_table = np.arange(num_requests, dtype=np.int32)[:, None].copy()
     return ForwardBatch(
@@ -193,7 +192,6 @@ def make_batch(program: Program, chunks: list[tuple[int, int]], seed: int = 0) -
         query_start_loc=np.cumsum([0, *(count for _, count in chunks)]).astype(np.int32),
         seq_lens=np.array([start + count for start, count in chunks], np.int32),
         block_tables=[state_table if state else table for state in is_state],
-        slot_mapping=[slots[:0] if state else slots for state in is_state],
     )
 
 

@@ -140,8 +140,8 @@ def test_random_plans_build_the_batch_of_the_naive_model(block_sizes: tuple[int,
             expected = seats.rows(plan)
             assert batch.token_ids.tolist() == [row[0] for row in expected]
             assert batch.positions.tolist() == [row[1] for row in expected]
-            for group, slots in enumerate(batch.slot_mapping):
-                assert slots.tolist() == [row[2][group] for row in expected]
+            for group, size in enumerate(block_sizes):
+                assert batch.slots(group, size).tolist() == [row[2][group] for row in expected]
             starts = np.concatenate([[0], np.cumsum(plan.num_scheduled_tokens)])
             assert batch.query_start_loc.tolist() == starts.tolist()
             assert batch.seq_lens.tolist() == (plan.num_computed_tokens + plan.num_scheduled_tokens).tolist()
@@ -164,8 +164,7 @@ def test_batch_arrays_have_the_types_that_native_code_takes(scheduled: tuple[int
     batch = ForwardBatchBuilder(inputs).build(plan)
     arrays = [batch.token_ids, batch.positions, batch.query_start_loc, batch.seq_lens, *batch.block_tables]
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
-    assert {array.dtype for array in batch.slot_mapping} == {np.dtype(np.int64)}
-    assert all(array.flags.c_contiguous for array in [*arrays, *batch.slot_mapping])
+    assert all(array.flags.c_contiguous for array in arrays)
 
 
 def test_a_seat_released_and_assigned_in_one_plan_holds_the_new_request() -> None:
@@ -175,7 +174,7 @@ def test_a_seat_released_and_assigned_in_one_plan_holds_the_new_request() -> Non
     inputs.apply(plan)
     batch = ForwardBatchBuilder(inputs).build(plan)
     assert batch.token_ids.tolist() == [8, 9]
-    assert batch.slot_mapping[0].tolist() == [80, 81]
+    assert batch.slots(0, 16).tolist() == [80, 81]
 
 
 def test_blocks_append_behind_those_of_the_assignment_in_the_same_plan() -> None:
@@ -194,7 +193,7 @@ def test_a_request_may_fill_the_whole_context() -> None:
     blocks = list(range(-(-MAX_MODEL_LEN // 16)))
     plan = make_plan([(0, 0, MAX_MODEL_LEN)], assigned=[make_assignment(0, [1] * MAX_MODEL_LEN, blocks)])
     inputs.apply(plan)
-    assert ForwardBatchBuilder(inputs).build(plan).slot_mapping[0].tolist() == list(range(MAX_MODEL_LEN))
+    assert ForwardBatchBuilder(inputs).build(plan).slots(0, 16).tolist() == list(range(MAX_MODEL_LEN))
 
 
 def test_the_batch_does_not_change_when_the_seats_do() -> None:
@@ -206,15 +205,14 @@ def test_the_batch_does_not_change_when_the_seats_do() -> None:
     assert (batch.token_ids.tolist(), batch.block_tables[0].tolist()) == ([5], [[3]])
 
 
-def test_a_state_group_has_a_table_of_one_slot_and_writes_no_rows() -> None:
+def test_a_state_group_has_a_table_of_one_slot() -> None:
     inputs = make_inputs((16, None))
     assigned = [make_assignment(seat, list(range(40)), [1, 2, 3], [seat + 5]) for seat in range(2)]
     plan = make_plan([(1, 0, 20), (0, 16, 1)], assigned=assigned, replaced=[BlockReplace(0, 1, 0, 9)])
     inputs.apply(plan)
     batch = ForwardBatchBuilder(inputs).build(plan)
     assert batch.block_tables[1].tolist() == [[6], [9]]
-    assert (batch.slot_mapping[1].shape, batch.slot_mapping[1].dtype) == ((0,), np.int64)
-    assert batch.slot_mapping[0].tolist() == [*range(16, 36), 32]
+    assert batch.slots(0, 16).tolist() == [*range(16, 36), 32]
 
 
 def test_snapshots_to_leave_are_rows_of_an_array() -> None:

@@ -66,10 +66,9 @@ class HashProgram:
         if POISON in batch.token_ids:
             raise RuntimeError("poisoned")
         for group in range(len(self.specs)):
-            written = batch.slot_mapping[group] >= 0
-            assert len(np.unique(batch.slot_mapping[group][written])) == written.sum()
-            rows = np.stack([batch.token_ids, batch.positions], axis=1)
-            self.entries(group)[batch.slot_mapping[group][written]] = rows[written]
+            slots = batch.slots(group, self.specs[group].block_size)
+            assert len(np.unique(slots)) == len(slots)
+            self.entries(group)[slots] = np.stack([batch.token_ids, batch.positions], axis=1)
         if self.rng.random() < self.cancel_chance:
             raise StepCancelledError("cancelled")
         self.hidden = np.zeros(len(batch.token_ids), np.int64)

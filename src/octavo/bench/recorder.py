@@ -58,32 +58,37 @@ class StepRecorder:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._steps: list[StepRecord] = []
-        self._plan: StepPlanned | None = None
-        self._began_at = 0.0
-        self._last_end: float | None = None
+        self._heard: list[tuple[float, Event]] = []
+        """With their times: they become records when these are asked for, so that hearing them costs a step little."""
 
     def emit(self, event: Event) -> None:
         """Take one event, on the engine's thread."""
-        if isinstance(event, StepPlanned):
-            self._plan, self._began_at = event, self._clock()
-        elif isinstance(event, StepFinished) and self._plan is not None and self._plan.step_id == event.step_id:
-            plan, now, last_end = self._plan, self._clock(), self._last_end
-            self._steps.append(
-                StepRecord(
-                    num_tokens=plan.num_tokens,
-                    num_decode_tokens=plan.num_decode_tokens,
-                    num_logit_rows=plan.num_logit_rows,
-                    num_computed_tokens=plan.num_computed_tokens,
-                    num_scheduled_tokens=plan.num_scheduled_tokens,
-                    loop_seconds=now - (self._began_at if last_end is None else last_end),
-                    native_seconds=event.native_seconds,
-                    follows=last_end is not None,
-                )
-            )
-            self._last_end = now
+        self._heard.append((self._clock(), event))
 
     def take(self) -> list[StepRecord]:
         """Return the steps since the last call; the next step counts as a first one."""
-        steps, self._steps, self._last_end = self._steps, [], None
+        heard, self._heard = self._heard, []
+        steps: list[StepRecord] = []
+        plan: StepPlanned | None = None
+        began_at, last_end = 0.0, None
+        for now, event in heard:
+            if isinstance(event, StepPlanned):
+                plan, began_at = event, now
+            elif isinstance(event, StepFinished) and plan is not None and plan.step_id == event.step_id:
+                since = began_at if last_end is None else last_end
+                steps.append(_record(plan, event, now - since, follows=last_end is not None))
+                last_end = now
         return steps
+
+
+def _record(plan: StepPlanned, result: StepFinished, loop_seconds: float, *, follows: bool) -> StepRecord:
+    return StepRecord(
+        num_tokens=plan.num_tokens,
+        num_decode_tokens=plan.num_decode_tokens,
+        num_logit_rows=plan.num_logit_rows,
+        num_computed_tokens=plan.num_computed_tokens,
+        num_scheduled_tokens=plan.num_scheduled_tokens,
+        loop_seconds=loop_seconds,
+        native_seconds=result.native_seconds,
+        follows=follows,
+    )

@@ -84,7 +84,7 @@ class EngineObserver:
 
     def copy_state(self) -> EngineState:
         """Copy what a snapshot tells. Runs on the engine's thread, between two steps or where an event is told."""
-        scheduler, manager, history = self._scheduler, self._scheduler.manager, self._history
+        scheduler, manager, totals = self._scheduler, self._scheduler.manager, self._history.totals()
         running = [request for request in scheduler.roster.running if request.blocks is not None]
         groups = range(len(self._specs))
         return EngineState(
@@ -92,26 +92,26 @@ class EngineObserver:
             waiting=tuple(map(_waiting_view, scheduler.roster.waiting)),
             ref_cnts=[_ref_cnts(running, group) for group in groups],
             cached=[tuple(map(_block_id, manager.pool.cached(group))) for group in groups],
-            last_minute=history.last_minute(),
-            num_steps=history.num_steps,
+            last_minute=self._history.last_minute(),
+            num_steps=totals.num_steps,
             num_preemptions=scheduler.roster.num_preemptions,
-            num_evictions=history.num_evictions,
-            mean_waste=_share(history.num_empty_slots, history.num_held_slots),
+            num_evictions=totals.num_evictions,
+            mean_waste=_share(totals.num_empty_slots, totals.num_held_slots),
             num_queried_tokens=manager.num_queried_tokens,
             num_hit_tokens=manager.num_hit_tokens,
             used_bytes=manager.pool.used_bytes,
             held_bytes=manager.pool.held_bytes,
             num_available_blocks=manager.pool.num_free_rows(),
-            peak_used_blocks=history.peak_used_blocks,
+            peak_used_blocks=totals.peak_used_blocks,
         )
 
     def totals(self) -> list[Counter]:
         """Return how the cache was used since the start. Runs on any thread."""
-        history = self._history
+        totals = self._history.totals()
         return [
-            Counter("octavo:kv_cache_evictions", history.num_evictions),
-            Counter("octavo:kv_cache_slots_held", history.num_held_slots),
-            Counter("octavo:kv_cache_slots_empty", history.num_empty_slots),
+            Counter("octavo:kv_cache_evictions", totals.num_evictions),
+            Counter("octavo:kv_cache_slots_held", totals.num_held_slots),
+            Counter("octavo:kv_cache_slots_empty", totals.num_empty_slots),
         ]
 
     def gauges(self, state: EngineState) -> list[Gauge]:

@@ -1,12 +1,17 @@
-"""The last minute of an engine, second by second, and totals since its start. Always on: a few microseconds a step."""
+"""The last minute of an engine, second by second, and totals since its start. Always on.
+
+Events are only noted when they are told, and worked through many at a time: between two steps the processor's caches
+are cold, and the same code takes several times as long.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.observe.events import BlockEvicted
 from octavo.observe.step_clock import StepClock, TimedStep
@@ -16,6 +21,21 @@ if TYPE_CHECKING:
     from octavo.observe.snapshot import SecondView
 
 SECONDS_KEPT = 60
+_MOST_NOTED = 256
+"""Events noted before they are worked through."""
+
+
+class StepTotals(NamedTuple):
+    """Sums over all steps since the start."""
+
+    num_steps: int = 0
+    peak_used_blocks: int = 0
+    """Most blocks that running requests held at once."""
+    num_evictions: int = 0
+    num_held_slots: int = 0
+    """Summed over steps: slots of the blocks in use. A slot is room for one token in one attention group."""
+    num_empty_slots: int = 0
+    """Those of them that held no token when the step was done."""
 
 
 @dataclass(slots=True)
@@ -50,7 +70,7 @@ class _Second:
 
 
 class StepHistory:
-    """An event sink. Written on the engine's thread, and read there, between two steps.
+    """An event sink. Hears on the engine's thread; any thread may read.
 
     Args:
         block_size: tokens of a block.
@@ -66,30 +86,29 @@ class StepHistory:
         self._block_size = block_size
         self._num_paged = num_paged
         self._clock = clock
+        self._noted: deque[tuple[float, Event]] = deque()
+        self._lock = threading.Lock()
+        """Held by who works through what is noted, so that it is done in order."""
         self._step_clock = StepClock()
         self._seconds: deque[_Second] = deque(maxlen=SECONDS_KEPT)
-        self.num_steps = 0
-        self.peak_used_blocks = 0
-        """Most blocks that running requests held at once."""
-        self.num_evictions = 0
-        self.num_held_slots = 0
-        """Summed over steps: slots of the blocks in use. A slot is room for one token in one attention group."""
-        self.num_empty_slots = 0
-        """Those of them that held no token when the step was done."""
+        self._totals = StepTotals()
 
     def emit(self, event: Event) -> None:
         """Take one event, on the engine's thread."""
-        now = self._clock()
-        step = self._step_clock.hear(event, now)
-        if step is not None:
-            self._add(step)
-        elif type(event) is BlockEvicted:
-            self.num_evictions += 1
+        self._noted.append((self._clock(), event))
+        if len(self._noted) >= _MOST_NOTED:
+            self._catch_up()
+
+    def totals(self) -> StepTotals:
+        """Return what all steps so far add up to."""
+        self._catch_up()
+        return self._totals
 
     def last_minute(self) -> tuple[SecondView, ...]:
         """Return the seconds in which a step ended, the oldest first."""
         from octavo.observe.snapshot import PhaseSeconds, SecondView  # for those who look; a start does without
 
+        self._catch_up()
         now = int(self._clock())
         return tuple(
             SecondView(
@@ -103,17 +122,32 @@ class StepHistory:
                 num_used_blocks=entry.num_used_blocks,
                 phases=PhaseSeconds(*entry.phases),
             )
-            for entry in self._seconds
+            for entry in self._seconds.copy()
             if now - entry.second < SECONDS_KEPT
         )
 
+    def _catch_up(self) -> None:
+        """Work through what is noted."""
+        with self._lock:
+            for _ in range(len(self._noted)):
+                now, event = self._noted.popleft()
+                step = self._step_clock.hear(event, now)
+                if step is not None:
+                    self._add(step)
+                elif type(event) is BlockEvicted:
+                    self._totals = self._totals._replace(num_evictions=self._totals.num_evictions + 1)
+
     def _add(self, step: TimedStep) -> None:
-        plan, block_size = step.plan, self._block_size
-        self.num_steps += 1
-        self.peak_used_blocks = max(self.peak_used_blocks, plan.num_used_blocks)
+        plan, block_size, totals = step.plan, self._block_size, self._totals
         lengths = map(int.__add__, plan.num_computed_tokens, plan.num_scheduled_tokens)
-        self.num_empty_slots += self._num_paged * sum([-length % block_size for length in lengths])
-        self.num_held_slots += plan.num_used_blocks * block_size
+        num_empty = self._num_paged * sum([-length % block_size for length in lengths])
+        self._totals = StepTotals(
+            totals.num_steps + 1,
+            max(totals.peak_used_blocks, plan.num_used_blocks),
+            totals.num_evictions,
+            totals.num_held_slots + plan.num_used_blocks * block_size,
+            totals.num_empty_slots + num_empty,
+        )
         second = int(step.ended_at)
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds.append(_Second(second))

@@ -54,9 +54,9 @@ RESULT_DTYPE = np.dtype([("token_id", np.int32), ("status", np.int32), ("rank", 
 nothing. 1-based rank and logprob of the token only where logprobs are asked for."""
 
 
-def no_state_saves() -> Int32Array:
-    """Return the saves of a step that leaves no snapshot."""
-    return np.zeros((0, 4), np.int32)
+_NO_STATE_SAVES: Int32Array = np.empty((0, 4), np.int32)
+_NO_SCORE_IDS: Int32Array = np.empty(0, np.int32)
+_NO_SCORES: Float32Array = np.empty(0, np.float32)
 
 
 @dataclass(slots=True)
@@ -76,10 +76,14 @@ class ForwardBatch:
     """[R] tokens including this step's."""
     block_tables: Sequence[Int32Array]
     """Per cache group [R, blocks]; only entries of visible positions are read. Of a state group [R, 1]: the slot."""
-    slot_mapping: Sequence[Int64Array]
-    """Per cache group [T]: block * block_size + offset, or -1: not written. Of a state group: empty."""
-    state_saves: Int32Array = field(default_factory=no_state_saves)
+    state_saves: Int32Array = field(default_factory=lambda: _NO_STATE_SAVES)
     """[S, 4] request, group, position, slot: see `core.step.StateSave`."""
+
+    def slots(self, group: int, block_size: int) -> Int64Array:
+        """Return where the keys and values of each row go [T]: block * block_size + offset."""
+        requests = np.repeat(np.arange(len(self.seq_lens)), np.diff(self.query_start_loc))
+        blocks, offsets = np.divmod(self.positions, block_size)
+        return self.block_tables[group][requests, blocks].astype(np.int64) * block_size + offsets
 
 
 @dataclass(slots=True)
@@ -112,7 +116,7 @@ class SampleBatch:
     """[M] `EDIT_DTYPE`."""
     allowed: npt.NDArray[np.uint32]
     """[A, ceil(V / 32)] one bit per token, the lowest first."""
-    score_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    score_ids: Int32Array = field(default_factory=lambda: _NO_SCORE_IDS)
     """[S] tokens to score; -1 is none, and scores -inf."""
 
 
@@ -129,7 +133,7 @@ class SampleOutput:
     """[N, k] the first `num_logprobs` of a row: logprob descending, id ascending."""
     top_logprobs: Float32Array
     """[N, k]"""
-    scores: Float32Array = field(default_factory=lambda: np.empty(0, np.float32))
+    scores: Float32Array = field(default_factory=lambda: _NO_SCORES)
     """[S]"""
     native_seconds: float = 0.0
 

@@ -87,7 +87,6 @@ class NativeProgram:
             batch.query_start_loc,
             batch.seq_lens,
             batch.block_tables,
-            batch.slot_mapping,
             batch.state_saves,
             self._is_main_thread(),
         )

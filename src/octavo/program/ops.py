@@ -112,24 +112,22 @@ class RopeTable:
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """A named array of `ForwardBatch`."""
+    """A named int32 array of `ForwardBatch`."""
 
     name: str
     shape: tuple[str, ...]
-    dtype: Literal["int32", "int64"]
     per_group: bool = False
     """Whether there is one array for each cache group."""
 
 
 STEP_INPUTS: tuple[StepInput, ...] = (
-    StepInput("token_ids", ("T",), "int32"),
-    StepInput("positions", ("T",), "int32"),
-    StepInput("query_start_loc", ("R+1",), "int32"),
-    StepInput("seq_lens", ("R",), "int32"),
-    StepInput("block_tables", ("R", "max_blocks"), "int32", per_group=True),
-    StepInput("slot_mapping", ("T",), "int64", per_group=True),
-    StepInput("state_saves", ("S", "4"), "int32"),
-    StepInput("logit_rows", ("N",), "int32"),
+    StepInput("token_ids", ("T",)),
+    StepInput("positions", ("T",)),
+    StepInput("query_start_loc", ("R+1",)),
+    StepInput("seq_lens", ("R",)),
+    StepInput("block_tables", ("R", "max_blocks"), per_group=True),
+    StepInput("state_saves", ("S", "4")),
+    StepInput("logit_rows", ("N",)),
 )
 
 
@@ -216,10 +214,10 @@ class Rope(Op):
 
 @dataclass(frozen=True, slots=True)
 class KvWrite(Op):
-    """Store k and v [T, KVH * D], rounded to the cache's dtype, at each row's slot. Slot -1: not written."""
+    """Store k and v [T, KVH * D], rounded to the cache's dtype, at each row's position in its request."""
 
     kind: ClassVar[str] = "kv_write"
-    step_inputs: ClassVar[tuple[str, ...]] = ("slot_mapping",)
+    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables")
 
     cache: CacheRef
 

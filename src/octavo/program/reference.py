@@ -135,8 +135,8 @@ class ReferenceExecutor:
                 table = self._rope_tables[op.table.name][batch.positions]
                 self._write(op, *(rope(y, table, op.head_dim, op.interleaved) for y in x))
             case KvWrite():
-                slots = batch.slot_mapping[op.cache.group]
-                kv_write(self.caches[op.cache.group], op.cache.layer, x[0], x[1], slots)
+                cache = self.caches[op.cache.group]
+                kv_write(cache, op.cache.layer, x[0], x[1], batch.slots(op.cache.group, cache.spec.block_size))
             case PagedAttention():
                 self._write(op, paged_attention(op, x[0], self.caches[op.cache.group], batch))
             case CausalConv1d():
@@ -261,12 +261,11 @@ def round_to_int8(x: Floats) -> Floats:
 
 
 def kv_write(cache: ReferenceCache, layer: int, k: Floats, v: Floats, slots: npt.NDArray[np.int64]) -> None:
-    """Store the rows whose slot is not -1."""
+    """Store each row at its slot."""
     spec = cache.spec
-    rows = np.flatnonzero(slots >= 0)
-    block, offset = np.divmod(slots[rows], spec.block_size)
+    block, offset = np.divmod(slots, spec.block_size)
     for target, source in ((cache.k, k), (cache.v, v)):
-        heads = source[rows].reshape(len(rows), spec.num_kv_heads, spec.head_dim)
+        heads = source.reshape(len(slots), spec.num_kv_heads, spec.head_dim)
         target[block, layer, offset] = round_to_dtype(heads, spec.dtype)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.program.forward_batch import ForwardBatch, Int32Array, no_state_saves
+from octavo.program.forward_batch import ForwardBatch, Int32Array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from octavo.runner.input_batch import InputBatch
 
     IndexArray = NDArray[np.intp]
-
-_NO_SLOTS = np.zeros(0, np.int64)
-"""A state group writes no rows one by one."""
 
 
 @dataclass(slots=True)
@@ -38,8 +35,6 @@ class _Layout:
     """[T] rows of the same request before it."""
     token_starts: IndexArray
     """[T] where the row's seat begins in `InputBatch.flat_token_ids`."""
-    table_starts: list[IndexArray]
-    """Per group [T], the same in `InputBatch.flat_tables`."""
 
 
 class ForwardBatchBuilder:
@@ -72,24 +67,17 @@ class ForwardBatchBuilder:
             positions = computed
         else:
             positions = computed.take(layout.row_requests) + layout.row_offsets
-        slot_mapping = []
-        for table, starts, block_size in zip(inputs.flat_tables, layout.table_starts, inputs.block_sizes, strict=True):
-            if block_size is None:
-                slot_mapping.append(_NO_SLOTS)
-                continue
-            blocks, offsets = np.divmod(positions, np.int32(block_size))
-            slots = np.multiply(table.take(starts + blocks), block_size, dtype=np.int64)
-            slots += offsets
-            slot_mapping.append(slots)
-        return ForwardBatch(
+        batch = ForwardBatch(
             token_ids=inputs.flat_token_ids.take(layout.token_starts + positions),
             positions=positions,
             query_start_loc=layout.query_start_loc,
             seq_lens=computed + plan.num_scheduled_tokens,
             block_tables=self._block_tables,
-            slot_mapping=slot_mapping,
-            state_saves=_state_saves(plan),
         )
+        if plan.state_saves:
+            saves = [(save.request, save.group, save.position, save.slot) for save in plan.state_saves]
+            batch.state_saves = np.array(saves, np.int32)
+        return batch
 
 
 def _lay_out(plan: SchedulerOutput, inputs: InputBatch) -> _Layout:
@@ -106,12 +94,4 @@ def _lay_out(plan: SchedulerOutput, inputs: InputBatch) -> _Layout:
         row_requests,
         np.arange(len(row_requests), dtype=np.int32) - query_start_loc[row_requests],
         row_seats * inputs.token_ids.shape[1],
-        [row_seats * table.shape[1] for table in inputs.block_tables],
     )
-
-
-def _state_saves(plan: SchedulerOutput) -> Int32Array:
-    """Return the snapshots to leave as rows of (request, group, position, slot)."""
-    if not plan.state_saves:
-        return no_state_saves()
-    return np.array([(save.request, save.group, save.position, save.slot) for save in plan.state_saves], np.int32)

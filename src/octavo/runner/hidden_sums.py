@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Float64Array = NDArray[np.float64]
 
 
+_NO_ROWS = np.empty(0, np.int32)
+
+
 class HiddenSums:
     """One sum for each seat, of which only those of pooled requests mean something."""
 
@@ -43,10 +46,12 @@ class HiddenSums:
 
     def rows_of(self, plan: SchedulerOutput) -> tuple[Int32Array, Int32Array]:
         """Return the rows of a step that are to be added up, in order, and the seat of each."""
+        if not self._pooled:
+            return _NO_ROWS, _NO_ROWS
         rows: list[int] = []
         seats: list[int] = []
         end = 0
-        for seat, start, count in _members(plan) if self._pooled else ():
+        for seat, start, count in _members(plan):
             end += count
             pooling, prompt_len = self._pooled.get(seat, (None, 0))
             if pooling is None or (pooling == "last" and start + count < prompt_len):

@@ -29,7 +29,7 @@ class InputBatch:
     Shapes:
         token_ids     [seats, max_model_len]                  prompt, then output
         block_tables  per group, [seats, ceil(max_model_len / block_size)]; of a state group [seats, 1]
-        flat_...      views of these in one dimension
+        flat_token_ids        the same in one dimension
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class InputBatch:
             for block_size in self.block_sizes
         ]
         self.flat_token_ids = self.token_ids.reshape(-1)
-        self.flat_tables = [table.reshape(-1) for table in self.block_tables]
         self.tables_version = 0
         """Changes whenever a block table does."""
         self.sampler = Sampler(max_num_seqs, vocab_size)

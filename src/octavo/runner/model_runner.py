@@ -82,13 +82,11 @@ class ModelRunner:
             batch, errors = self._inputs.sampler.build(sampled, self._inputs.token_ids, self._scored_rows(plan))
             output = self._program.sample(batch)
             self._native_seconds += output.native_seconds
-            if output.results["status"].any():
-                bad_rows = np.flatnonzero(output.results["status"][:num_rows]).tolist()
-                result.row_errors = dict.fromkeys(bad_rows, NON_FINITE_LOGITS)
+            choices = output.results[:num_rows].tolist()
+            result.row_errors = {row: NON_FINITE_LOGITS for row, (_, status, _, _) in enumerate(choices) if status}
             result.row_errors |= errors
-            token_ids = output.results["token_id"][:num_rows]
-            self._append(plan, token_ids, result.row_errors)
-            result.token_ids = token_ids.tolist()
+            result.token_ids = [token_id for token_id, _, _, _ in choices]
+            self._append(plan, output.results["token_id"][:num_rows], result.row_errors)
             _gather_logprobs(plan, batch, output, result)
         self._pool(plan, result)
         result.native_seconds, result.forward_seconds = self._native_seconds, self._forward_seconds

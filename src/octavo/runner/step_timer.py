@@ -139,24 +139,17 @@ def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape, num_t
     starts = np.concatenate([[0], np.cumsum(query_lens)])
     request = np.repeat(np.arange(len(query_lens)), query_lens)
     positions = np.arange(starts[-1]) - starts[request] + (seq_lens - query_lens)[request]
-    tables, slots = [], []
+    tables = []
     for group in groups:
         per_request = _blocks_per_request(group, shape)
         order = np.random.default_rng(0).permutation(per_request * len(seq_lens))
-        table = order.astype(np.int32).reshape(len(seq_lens), per_request)
-        tables.append(table)
-        if isinstance(group, AttentionGroupSpec):
-            block = table[request, positions // group.block_size].astype(np.int64)
-            slots.append(block * group.block_size + positions % group.block_size)
-        else:
-            slots.append(np.zeros(0, np.int64))
+        tables.append(order.astype(np.int32).reshape(len(seq_lens), per_request))
     return ForwardBatch(
         token_ids=(np.arange(starts[-1]) % num_token_ids).astype(np.int32),
         positions=positions.astype(np.int32),
         query_start_loc=starts.astype(np.int32),
         seq_lens=seq_lens.astype(np.int32),
         block_tables=tables,
-        slot_mapping=slots,
     )
 
 

@@ -60,6 +60,8 @@ class _Gathered:
     """What the rows of the same seats have in common in every step. Shapes: N rows."""
 
     seats: Int32Array
+    rows: Int32Array | None
+    """Those that `choices` has now."""
     choices: NDArray[np.void]
     """[N] `CHOICE_DTYPE`; row, position, edits and mask are written anew in each step that needs it."""
     max_logprobs: int
@@ -152,7 +154,8 @@ class Sampler:
         if gathered is None or gathered.seats is not sampled.seats:
             gathered = self._gathered = self._gather(sampled.seats)
         choices = gathered.choices
-        choices["row"] = sampled.rows
+        if gathered.rows is not sampled.rows:
+            gathered.rows = choices["row"] = sampled.rows
         choices["position"] = sampled.positions
         batch = SampleBatch(choices, gathered.max_logprobs, _NO_EDITS, self._no_masks)
         errors: dict[int, str | Exception] = {}
@@ -163,7 +166,7 @@ class Sampler:
     def _gather(self, seats: Int32Array) -> _Gathered:
         choices = self._choices[seats]
         special_rows = np.flatnonzero(~self._is_plain[seats]).tolist()
-        return _Gathered(seats, choices, int(choices["num_logprobs"].max(initial=NO_LOGPROBS)), special_rows)
+        return _Gathered(seats, None, choices, int(choices["num_logprobs"].max(initial=NO_LOGPROBS)), special_rows)
 
     def _restrict(
         self, batch: SampleBatch, special_rows: list[int], sampled: SampledRows, token_ids: NDArray[np.int32]
