@@ -176,6 +176,7 @@ void bind_program(nanobind::module_& m) {
       .def("close", &NativeProgram::close)
       .def_prop_ro("progress", &NativeProgram::progress)
       .def_prop_ro("num_saturated", &NativeProgram::num_saturated)
+      .def_prop_ro("num_screened", &NativeProgram::num_screened)
       .def_prop_ro("peak_bytes", &NativeProgram::peak_bytes);
 }
 

@@ -45,6 +45,15 @@ int64_t shared_scratch_bytes(const AttentionStage& stage, const ProgramSizes& si
                                         stage.cache.head_dim, sizes.max_model_len, sizes.num_threads);
 }
 
+// The matrix of a head whose logits can be estimated: one of 8 bits that gives them by itself, from int8 activations. Or null.
+const PackedMatrix* screenable_weight(const EntryPoint& head) {
+  const GemmStage* product = head.stages.empty() ? nullptr : std::get_if<GemmStage>(&head.stages.back());
+  if (!product || product->add || product->segments.size() != 1) return nullptr;
+  const auto& [weight, column, bias, int8] = product->segments[0];
+  const bool is_whole = column == 0 && weight.N == head.width && product->y.data == head.result.data;
+  return is_whole && int8 && !bias && weight.format == WeightFormat::kQ8_0 ? &weight : nullptr;
+}
+
 }  // namespace
 
 NativeProgram::NativeProgram(const ProgramSizes& sizes) : sizes_(sizes) {
@@ -333,6 +342,7 @@ void NativeProgram::finish(Place logits, int64_t vocab_size, std::optional<Place
     program_.pool.result = floats(*pooled, hidden_size, kHeadSlice);
     program_.pool.width = hidden_size;
   }
+  if (const PackedMatrix* weight = screenable_weight(program_.head)) screen_bytes_ = Screen::num_bytes(*weight);
   for (size_t g = 0; g < groups_.size(); g++) limits_.groups[g].window = groups_[g].is_seen_whole ? 0 : groups_[g].longest_window;
   scratch_.per_thread = sampler_scratch_bytes(vocab_size);
   for (const auto* list : {&program_.body, &program_.head.stages, &program_.pool.stages}) {
@@ -401,13 +411,63 @@ std::optional<double> NativeProgram::sample(const SampleArrays& samples, int64_t
   check_samples(samples, num_rows, limits);
   std::vector<int32_t> rows((size_t)num_rows);
   for (int64_t n = 0; n < num_rows; n++) rows[(size_t)n] = samples.choices[n].row;
-  return run_head({&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr}, check_signals);
+  HeadJob job = {&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr, nullptr, nullptr};
+  const bool screened = can_screen(samples, num_rows);
+  return timed(check_signals, [&](const StopCheck& stop) {
+    check_logit_rows(job.rows, job.num_rows, num_hidden_rows_);
+    return screened ? sample_screened(job, stop) : executor_->run_head(job, stop);
+  });
+}
+
+// Where estimates tell too little time after time, they are tried again after 1, 3, 7 ... 63 steps: what comes out is the same either way.
+bool NativeProgram::sample_screened(HeadJob& job, const StopCheck& stop) {
+  const bool is_greedy = std::all_of(job.sample->choices, job.sample->choices + job.num_rows,
+                                     [](const SampleChoice& choice) { return choice.temperature == 0.0f; });
+  ScreenPause& pause = screen_pauses_[is_greedy ? 0 : 1];
+  if (pause.num_left > 0) {
+    pause.num_left--;
+    return executor_->run_head(job, stop);
+  }
+  const ScreenedHead& head = screened_head();
+  job.entry = &head.entry;
+  job.screen = &head.screen;
+  job.exact = &program_.head.stages.back();
+  const bool is_complete = executor_->run_head(job, stop);
+  if (executor_->needed_all()) {
+    pause.num_left = (1 << std::min(pause.num_failed++, 6)) - 1;
+  } else {
+    pause.num_failed /= 2;
+    num_screened_ += job.num_rows;
+  }
+  return is_complete;
+}
+
+// Whether the tokens of all rows are among their largest logits, and nothing else is asked of the logits.
+bool NativeProgram::can_screen(const SampleArrays& samples, int64_t num_rows) const {
+  if (screen_bytes_ == 0 || num_rows > kMostScreenedRows) return false;
+  return std::all_of(samples.choices, samples.choices + num_rows, [](const SampleChoice& choice) {
+    const bool is_few = choice.temperature == 0.0f || (choice.top_k > 0 && choice.top_k <= kMostScreened);
+    return is_few && choice.num_logprobs < 0 && choice.num_scores == 0 && choice.forced_token < 0 && choice.allowed_row < 0 &&
+           choice.num_edits == 0;
+  });
+}
+
+const NativeProgram::ScreenedHead& NativeProgram::screened_head() {
+  if (!screened_head_) {
+    EntryPoint entry = program_.head;
+    PackedMatrix& weight = std::get<GemmStage>(entry.stages.back()).segments[0].weight;
+    screened_head_.reset(new ScreenedHead{Screen(weight), {}});
+    weight = screened_head_->screen.top();
+    screened_head_->entry = std::move(entry);
+    executor_->fill(screened_head_->screen);
+  }
+  return *screened_head_;
 }
 
 std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {
   check_equal("the rows of the logits array", (int64_t)out.shape(0), (int64_t)rows.size());
   check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.head.width);
-  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data()}, check_signals);
+  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data(), nullptr, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals) {
@@ -416,7 +476,7 @@ std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targ
   check_equal("the columns of the sums", (int64_t)sums.shape(1), program_.pool.width);
   check_targets(targets.data(), (int64_t)rows.size(), (int64_t)sums.shape(0));
   const SumArrays arrays = {targets.data(), sums.data()};
-  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr}, check_signals);
+  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr, nullptr, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_signals) {
@@ -456,6 +516,7 @@ void NativeProgram::close() {
     lock.lock();
   }
   executor_.reset();
+  screened_head_.reset();
   program_ = {};
   kept_.clear();
 }

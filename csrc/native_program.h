@@ -84,7 +84,8 @@ class NativeProgram {
   void cancel();
   uint64_t progress() const { return executor_ ? executor_->progress() : 0; }
   int64_t num_saturated() const { return executor_ ? executor_->num_saturated() : 0; }
-  int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread; }
+  int64_t num_screened() const { return num_screened_; }
+  int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread + screen_bytes_; }
   int64_t vocab_size() const { return program_.head.width; }
   int64_t num_groups() const { return (int64_t)groups_.size(); }
   bool is_state_group(size_t group) const { return std::holds_alternative<StateLayer>(groups_[group].first_layer); }
@@ -97,6 +98,17 @@ class NativeProgram {
     int32_t num_layers;
     bool is_seen_whole = false;  // some layer has no window
     int32_t longest_window = 0;
+  };
+
+  // The head with estimates for its product.
+  struct ScreenedHead {
+    Screen screen;
+    EntryPoint entry;
+  };
+
+  // Steps that estimates told too little of, one after the other, and those to come that are not to be tried.
+  struct ScreenPause {
+    int32_t num_failed = 0, num_left = 0;
   };
 
   enum class Part { kBody, kHead, kPool };
@@ -127,6 +139,9 @@ class NativeProgram {
   std::optional<double> run_head(const HeadJob& job, bool check_signals);
   void check_open() const;
   void map_slots(Batch& batch);
+  bool can_screen(const SampleArrays& samples, int64_t num_rows) const;
+  bool sample_screened(HeadJob& job, const StopCheck& stop);
+  const ScreenedHead& screened_head();
 
   ProgramSizes sizes_;
   std::unique_ptr<Executor> executor_;
@@ -139,6 +154,10 @@ class NativeProgram {
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
   Part part_ = Part::kBody;  // that is being written
   bool is_finished_ = false;
+  std::unique_ptr<ScreenedHead> screened_head_;      // made by the first step that can use it
+  int64_t screen_bytes_ = 0;                         // that it takes; 0: this head has none
+  int64_t num_screened_ = 0;                         // rows so far
+  ScreenPause screen_pauses_[2];                     // of steps that choose greedily, and of others
   std::vector<std::vector<int64_t>> slot_mappings_;  // per group, of the last run
   int64_t num_hidden_rows_ = 0;                      // of the last run
   std::mutex running_;

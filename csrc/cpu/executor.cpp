@@ -47,6 +47,24 @@ void add_up(const Floats& rows, int64_t num_rows, const int32_t* targets, double
   }
 }
 
+// Fills a screen, some panels at a time.
+class FillWalk final : public StageWalk {
+ public:
+  explicit FillWalk(Screen& screen) : screen_(screen) {}
+
+  int32_t next_stage(int32_t) override { return has_begun_++ ? 0 : (int32_t)kNumChunks; }
+  void run_chunk(int32_t chunk, int32_t) override {
+    const Range panels = part(screen_.num_panels(), chunk, kNumChunks);
+    screen_.make(panels.begin, panels.end);
+  }
+  void poll() override {}
+
+ private:
+  static constexpr int64_t kNumChunks = 64;
+  Screen& screen_;
+  int has_begun_ = 0;
+};
+
 }  // namespace
 
 // One call's way through the stages; those of the head or the pool are walked once per slice, each time followed by the use of its result.
@@ -166,6 +184,13 @@ class StepWalk final : public StageWalk {
     } else if (head_ && num_rows_ > 0 && next_ == stages_.size()) {
       next_++;
       begin_use();
+    } else if (needs_all_.load(std::memory_order_relaxed)) {
+      needs_all_.store(false, std::memory_order_relaxed);
+      are_estimates_ = false;
+      executor_.needed_all_ = true;
+      next_ = stages_.size();  // what uses the logits comes again
+      stage_ = head_->exact;
+      std::visit([this](const auto& stage) { begin(stage); }, *stage_);
     } else if (head_ && slice_begin_ + num_rows_ < head_->num_rows) {
       slice_begin_ += num_rows_;
       next_slice();
@@ -188,6 +213,8 @@ class StepWalk final : public StageWalk {
   void next_slice() {
     num_rows_ = std::min((int64_t)kHeadSlice, head_->num_rows - slice_begin_);
     next_ = 0;
+    are_estimates_ = head_->screen != nullptr;
+    if (are_estimates_) budget_.store(num_rows_ * head_->screen->worthwhile_panels(), std::memory_order_relaxed);
   }
 
   void begin(const RowStage& stage) { set_task(Task::kRows, num_rows_ * stage.rows_per_row, (double)num_rows_ * row_ns(stage)); }
@@ -235,11 +262,21 @@ class StepWalk final : public StageWalk {
     row_parts_ = 1;
   }
 
+  bool refine(int64_t row, float* logits, uint8_t* scratch) {
+    const Acts& act = std::get<GemmStage>(*head_->exact).act;
+    const SampleChoice& choice = head_->sample->choices[slice_begin_ + row];
+    return head_->screen->refine(act.data + row * act.stride, logits, choice.temperature == 0.0f ? 1 : choice.top_k, budget_, scratch);
+  }
+
   void use_logits(int64_t row, uint8_t* scratch) {
     const EntryPoint& entry = *head_->entry;
     float* logits = entry.result.data + row * entry.result.stride;
     const int64_t out_row = slice_begin_ + row;
     if (head_->sample) {
+      if (are_estimates_ && !refine(row, logits, scratch)) {
+        needs_all_.store(true, std::memory_order_relaxed);
+        return;
+      }
       sample(*head_->sample, out_row, logits, entry.width, scratch);
     } else {
       memcpy(head_->logits + out_row * entry.width, logits, (size_t)entry.width * sizeof(float));
@@ -264,6 +301,9 @@ class StepWalk final : public StageWalk {
   CausalConvArgs causal_conv_ = {};
   GatedDeltaArgs gated_delta_ = {};
   int64_t num_folds_ = 0;
+  bool are_estimates_ = false;  // what the stages of the head give
+  std::atomic<int64_t> budget_{0};
+  std::atomic<bool> needs_all_{false};
   bool is_complete_ = false;
 };
 
@@ -285,8 +325,14 @@ bool Executor::run_body(const Batch& batch, const StopCheck& stop) {
 
 bool Executor::run_head(const HeadJob& job, const StopCheck& stop) {
   const Batch no_batch;
+  needed_all_ = false;
   StepWalk walk(*this, no_batch, &job, stop);
   return run(walk);
+}
+
+void Executor::fill(Screen& screen) {
+  FillWalk walk(screen);
+  pool_.run(walk);
 }
 
 bool Executor::run(StepWalk& walk) {

@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "program.h"
 #include "sampler.h"
+#include "screen.h"
 #include "thread_pool.h"
 
 namespace OCTAVO_NS {
@@ -56,6 +57,8 @@ struct HeadJob {
   const SampleArrays* sample;  // or null:
   const SumArrays* sum;        // or null:
   float* logits;               // [N, V]
+  const Screen* screen;        // or null: what the entry gives are estimates, for `sample` to be refined
+  const Stage* exact;          // with a screen: the product that gives the logits themselves, where refining would take too long
 };
 
 // Asked by the calling thread about every 50 ms while a call runs; true stops it.
@@ -81,6 +84,9 @@ class Executor {
   // Both return false if the call was cancelled; what it was to write is then undefined.
   bool run_body(const Batch& batch, const StopCheck& stop);
   bool run_head(const HeadJob& job, const StopCheck& stop);
+  void fill(Screen& screen);
+  // Whether the last head needed all logits though it had a screen.
+  bool needed_all() const { return needed_all_; }
 
   // From the next call on, note how long each stage takes. Between calls.
   void time_stages(bool on);
@@ -111,6 +117,7 @@ class Executor {
   std::unique_ptr<Arena> scratch_;
   std::vector<int64_t> body_ns_, head_ns_;
   std::vector<int64_t> pool_ns_;  // empty: it is not timed
+  bool needed_all_ = false;
   std::atomic<bool> is_cancelled_{false};
   std::atomic<uint64_t> progress_{0};
   std::atomic<int64_t> num_saturated_{0};

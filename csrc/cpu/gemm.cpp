@@ -8,7 +8,7 @@ namespace OCTAVO_NS {
 
 // Compiled in gemm_int8_*.cpp.
 #define OCTAVO_EXTERN(F) extern OCTAVO_INT8_INSTANCE(F);
-OCTAVO_QUANTIZED_CASES(OCTAVO_EXTERN)
+OCTAVO_INT8_CASES(OCTAVO_EXTERN)
 #undef OCTAVO_EXTERN
 
 int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quantization) {
@@ -16,7 +16,7 @@ int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quant
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return expanded_scratch_bytes(num_groups(K) * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes);
   switch (packed_as(format)) {
-    OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+    OCTAVO_INT8_CASES(OCTAVO_CASE)
     default: return 0;
   }
 #undef OCTAVO_CASE
@@ -27,7 +27,7 @@ void gemm_int8(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t ro
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return gemm_int8_format<WeightFormat::F>(w, x, ldx, rows, out, panel_begin, panel_end, scratch);
   switch (w.format) {
-    OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+    OCTAVO_INT8_CASES(OCTAVO_CASE)
     default: return;
   }
 #undef OCTAVO_CASE

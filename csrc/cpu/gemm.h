@@ -14,8 +14,9 @@ enum class WeightFormat : int32_t {
   kF32 = 0, kF16 = 1, kBF16 = 2, kQ4_0 = 3, kQ4_1 = 4, kQ5_0 = 5, kQ5_1 = 6, kQ8_0 = 7, kQ4_K = 8, kQ5_K = 9, kQ6_K = 10,
   kQ2_K = 11, kQ3_K = 12, kIQ4_NL = 13, kIQ4_XS = 14, kMXFP4 = 15,
   kQ4_Z = 16,  // 4 bits with a zero point per group, as GPTQ and AWQ have them: a block is that of Q4_1, with -zero_point as its m
+  kQ8_Top = 17,  // the upper six bits of Q8_0, and 1.5 for the lower two: see screen.h
 };
-constexpr int kNumWeightFormats = 17;
+constexpr int kNumWeightFormats = 17;  // of files; the others exist in memory only
 
 // The format whose packed form, and kernels, serve a format: those whose values come from a table of 16 share one.
 constexpr WeightFormat packed_as(WeightFormat format) {

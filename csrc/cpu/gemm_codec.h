@@ -16,8 +16,9 @@ struct Arithmetic {
   static constexpr int kZeroPoint = kZeroPoint_;
   static constexpr int kNumScales = kNumScales_;
   static constexpr int kLines = 8 / kNumScales;  // per scale
+  static constexpr bool kTwoStarts = kZeroPoint == 32 && kLines == 8;  // one for each half of a sum
 
-  // What the integer sum of values under scale `s` starts with, or null for 0.
+  // What the integer sum of values under scale `s` starts with, or null for 0. With kTwoStarts, the next one is that of the second half.
   OCTAVO_INLINE const SumStart* start(const ActBlock& x, int s) {
     if constexpr (kZeroPoint == 8) return &x.start_zp8;
     if constexpr (kZeroPoint == 16) return &x.start_zp16;
@@ -34,8 +35,8 @@ struct Arithmetic {
 };
 
 template <WeightFormat F>
-using ArithmeticOf =
-    Arithmetic<Layout<F>::kValueBits, Layout<F>::kHasMinimum, Layout<F>::kInfo.zero_point, Layout<F>::kInfo.num_scales>;
+using ArithmeticOf = Arithmetic<Layout<F>::kValueBits, Layout<F>::kHasMinimum || F == WeightFormat::kQ8_Top,
+                                Layout<F>::kInfo.zero_point, Layout<F>::kInfo.num_scales>;
 
 // A walk over the groups of one panel. It fetches kPrefetchBytes ahead; or, where two walks pass over each panel, to L2, from `ahead` on,
 // kAheadBytes for each group: half of what comes next.
@@ -74,6 +75,8 @@ class PackedGroups {
     const uint8_t* p = group_ + L::kScales;
     if constexpr (L::kInfo.table) {
       return load((const float*)p);
+    } else if constexpr (F == WeightFormat::kQ8_Top) {
+      return mul(load_f16((const uint16_t*)p), set1(4.0f));
     } else if constexpr (F == WeightFormat::kQ2_K) {
       return mul(load_low_nibbles(p + kPanelColumns * s), load_f16((const uint16_t*)header_));
     } else if constexpr (L::kInfo.num_scales == 2) {
@@ -90,6 +93,7 @@ class PackedGroups {
     if constexpr (F == WeightFormat::kQ2_K) {
       return mul(load_high_nibbles(group_ + L::kScales + kPanelColumns * s), load_f16((const uint16_t*)header_ + kPanelColumns));
     }
+    if constexpr (F == WeightFormat::kQ8_Top) return mul(load_f16((const uint16_t*)(group_ + L::kScales)), set1(1.5f));
     if constexpr (F == WeightFormat::kQ4_Z) return mul(load_f16((const uint16_t*)p), scale(0, 0));
     if constexpr (L::kInfo.sub_scales) return mul(load_u8(p), load_f16((const uint16_t*)header_ + kPanelColumns));
     else return load_f16((const uint16_t*)p);

@@ -98,17 +98,20 @@ struct IntSum {
   static constexpr int kLargest = Math::kZeroPoint ? Math::kZeroPoint : (1 << kBits) - 1;
   static constexpr int kMostLines = 32767 / (kLargest * 127 * 2);
   static constexpr int kLinesInInt16 = kMostLines >= 8 ? 8 : kMostLines >= 4 ? 4 : 2;
-  static_assert(!Math::kZeroPoint || kLinesInInt16 >= Math::kLines, "a start serves one sum in int16");
+  static_assert(!Math::kZeroPoint || kLinesInInt16 >= Math::kLines / (Math::kTwoStarts ? 2 : 1), "a start serves one sum in int16");
 
   __m256i lo, hi;
   I32 wide;
+  const SumStart* second;
 
   OCTAVO_MEMBER void begin(const SumStart* start) {
     if (start) lo = hi = broadcast_four((const int8_t*)start).v;
+    second = start + Math::kTwoStarts;
   }
   OCTAVO_MEMBER void add_line(Factor<kBits> w, FourActivations x, int j) {
     const __m256i product_lo = _mm256_maddubs_epi16(w.lo, x.v), product_hi = _mm256_maddubs_epi16(w.hi, x.v);
     const bool is_first = !Math::kZeroPoint && j % kLinesInInt16 == 0;
+    if (Math::kTwoStarts && j == Math::kLines / 2) lo = hi = broadcast_four((const int8_t*)second).v;
     lo = is_first ? product_lo : _mm256_add_epi16(lo, product_lo);
     hi = is_first ? product_hi : _mm256_add_epi16(hi, product_hi);
     keep_chain(lo);

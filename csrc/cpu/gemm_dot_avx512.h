@@ -72,7 +72,9 @@ template <class Math>
 struct IntSum {
   __m512i v;
 
-  OCTAVO_MEMBER void begin(const SumStart* start) { v = start ? _mm512_set1_epi32(start->all) : _mm512_setzero_si512(); }
+  OCTAVO_MEMBER void begin(const SumStart* start) { 
+    v = start ? _mm512_set1_epi32(start->all + (Math::kTwoStarts ? start[1].all : 0)) : _mm512_setzero_si512();
+  }
   OCTAVO_MEMBER void add_line(Factor<Math::kBits> w, FourActivations x, int) { v = _mm512_dpbusd_epi32(v, w.v, x.v); }
   OCTAVO_MEMBER F32 total() const { return {_mm512_cvtepi32_ps(v)}; }
 };

@@ -141,7 +141,7 @@ int64_t panel_bytes(WeightFormat format, int64_t K) {
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: bytes = packed_groups_bytes<WeightFormat::F>(num_groups(K)); break;
   switch (packed_as(format)) {
-    OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
+    OCTAVO_INT8_CASES(OCTAVO_CASE)
     default: break;
   }
 #undef OCTAVO_CASE
@@ -162,6 +162,7 @@ void pack_panels(WeightFormat format, const uint8_t* const* rows, int64_t N, int
       OCTAVO_FLOAT_CASES(OCTAVO_CASE)
       OCTAVO_QUANTIZED_CASES(OCTAVO_CASE)
       OCTAVO_OTHER_SOURCE_CASES(OCTAVO_CASE)
+      case WeightFormat::kQ8_Top: break;  // no file has it
     }
 #undef OCTAVO_CASE
   }

@@ -6,7 +6,8 @@
 //   fifth bit   1 line; bit j is that of k = 4j + i. So is the third of Q3_K
 //   bits 5, 6   2 lines; bits 2j, 2j + 1 of line h are those of k = 16h + 4j + i. So are the lowest two of Q2_K and Q3_K
 //   scales      16 x f16 d (and 16 x f16 m); K-types 16 x u8 scale, 16 x u8 minimum; Q6_K, Q3_K 2 x 16 x i8 scale;
-//               Q2_K 2 x 16 x u8, a scale in the low nibble and a minimum in the high one; IQ4_NL 16 x f32 d
+//               Q2_K 2 x 16 x u8, a scale in the low nibble and a minimum in the high one; IQ4_NL 16 x f32 d;
+//               Q8_Top those of Q8_0
 // K-types have a header before every eighth group: 16 x f16 d (and 16 x f16 -dmin). IQ4_NL has its table there, as a line of
 // four copies. All values are stored unsigned, w + zero_point.
 #pragma once
@@ -54,6 +55,7 @@ constexpr FormatInfo format_info(WeightFormat format) {
     case WeightFormat::kIQ4_XS: return {256, 136, 4, 128, 1, false, true};
     case WeightFormat::kMXFP4: return {32, 17, 4, 128, 1, false, true};
     case WeightFormat::kQ4_Z: return {32, 20, 4, 0, 1, false, false};
+    case WeightFormat::kQ8_Top: return {32, 34, 6, 32, 1, false, false};
   }
   return {};
 }
@@ -89,6 +91,9 @@ constexpr int64_t packed_groups_bytes(int64_t num_groups) {
 #define OCTAVO_QUANTIZED_CASES(CASE)                                                                     \
   CASE(kQ4_0) CASE(kQ4_1) CASE(kQ5_0) CASE(kQ5_1) CASE(kQ8_0) CASE(kQ4_K) CASE(kQ5_K) CASE(kQ6_K) CASE(kQ2_K) \
   CASE(kQ3_K) CASE(kIQ4_NL) CASE(kQ4_Z)
+
+// The cases for all that are multiplied with int8 activations.
+#define OCTAVO_INT8_CASES(CASE) OCTAVO_QUANTIZED_CASES(CASE) CASE(kQ8_Top)
 
 // The cases for those that are packed as another.
 #define OCTAVO_OTHER_SOURCE_CASES(CASE) CASE(kIQ4_XS) CASE(kMXFP4)

@@ -78,7 +78,8 @@ def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
     for share in load.formats:
         tensors = counted(share.num_tensors, "tensor")
         yield f"    {share.format:<6} {_size(share.bytes):>10}  {share.parameters:,} in {tensors}"
-    yield f"  {_size(load.loaded_bytes)} when loaded, with rotation tables and the largest step"
+    parts = "rotation tables, the head's estimates" if load.screen_bytes else "rotation tables"
+    yield f"  {_size(load.loaded_bytes)} when loaded, with {parts} and the largest step"
     yield f"  {_size(available)} available here, so the cache may grow to {_size(load.cache_bytes)}:"
     for fit in load.requests:
         requests = f"{counted(fit.num_requests, 'request'):>15} of {counted(fit.num_tokens, 'token')}"

@@ -15,9 +15,11 @@ import numpy as np
 
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.core.cache_groups import make_paged_groups
+from octavo.formats.gguf_types import GgufType
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, make_program, max_model_len, scheduler_config
 from octavo.program.native import activation_bytes
+from octavo.program.ops import Linear
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
 from octavo.weights.quantization import FLOAT_TYPES, quantized_checkpoint
 
@@ -57,8 +59,10 @@ class LoadReport:
 
     formats: Sequence[FormatShare]
     weight_bytes: int
+    screen_bytes: int
+    """Of the estimates that find the largest logits of an 8-bit head; made by the first step that can use them."""
     loaded_bytes: int
-    """What an engine takes without its cache: weights, rotation tables, and the values of the largest step."""
+    """What an engine takes without its cache: weights, rotation tables, estimates, values of the largest step."""
     cache_bytes: int
     """What the cache may grow to on this machine now."""
     requests: Sequence[RequestsThatFit]
@@ -220,14 +224,26 @@ def _load_report(
     formats = [FormatShare(name, c["tensors"], c["parameters"], c["bytes"]) for name, c in counts.items()]
     formats.sort(key=lambda share: -share.bytes)
     weight_bytes = sum(share.bytes for share in formats)
-    loaded_bytes = weight_bytes + working_bytes
+    screen_bytes = _screen_bytes(program, checkpoint)
+    loaded_bytes = weight_bytes + screen_bytes + working_bytes
     limit = cache_bytes(config, available - loaded_bytes)
     requests = []
     for length in REQUEST_LENGTHS:
         if length <= program.max_model_len:
             size = _request_bytes(program.cache_groups, length)
             requests.append(RequestsThatFit(length, size, limit // size))
-    return LoadReport(formats, weight_bytes, loaded_bytes, limit, requests)
+    return LoadReport(formats, weight_bytes, screen_bytes, loaded_bytes, limit, requests)
+
+
+def _screen_bytes(program: Program, checkpoint: Checkpoint) -> int:
+    """Return what the first step that looks for largest logits makes of a head of 8 bits: see csrc/cpu/screen.h."""
+    head = program.head[-1]
+    if not isinstance(head, Linear) or head.bias or head.add_to or len(head.weight.parts) > 1:
+        return 0
+    if checkpoint.tensors[head.weight.parts[0].name].packed_type is not GgufType.Q8_0:
+        return 0
+    vocab_size, width = head.weight.shape
+    return -(-vocab_size // 16) * (width // 32 * 416 + 64)
 
 
 def _request_bytes(groups: Sequence[CacheGroupSpec], num_tokens: int) -> int:

@@ -159,8 +159,13 @@ class NativeProgram:
         return int(self._native.num_saturated)
 
     @property
+    def num_screened(self) -> int:
+        """Logit rows so far of which only the largest logits were computed, found by estimates of all."""
+        return int(self._native.num_screened)
+
+    @property
     def peak_bytes(self) -> int:
-        """Bytes of activations and scratch that the largest step can touch."""
+        """Bytes of activations and scratch that the largest step can touch, and of a head's estimates."""
         return int(self._native.peak_bytes)
 
     def close(self) -> None:
