@@ -20,7 +20,7 @@ test: $(VENV)/.installed-test  ## install, then the test suite
 test-all: $(VENV)/.installed-test  ## the test suite with the larger matrix
 	$(BIN)/python -m pytest -n 2
 
-bench-smoke: $(VENV)/.installed  ## every benchmark, tiny: that each runs and prints its JSON
+bench-smoke: $(VENV)/.installed-test  ## every benchmark, tiny: that each runs and prints its JSON
 	$(BIN)/python tools/bench_smoke.py
 
 lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated docs

@@ -2,8 +2,9 @@
 
 usage: python benchmarks/served.py throughput|lag|latency|all MODEL [--rounds N] [--streams N]
 
-throughput: the same work offline and served, in turn; the served time is less what the client's process took of the
-    processor, because both share this machine. The seconds of the server's own threads are those of its event loop.
+throughput: the same work offline and served, in turn, without prefix caching, as `octavo bench throughput` has it; the
+    served time is less what the client's process took of the processor, because both share this machine, and `raw` as
+    it was. The seconds of the server's own threads are those of its event loop.
 lag: how late GET /ping is answered while all streams run, which is at least what the event loop lags.
 latency: a request's time to the first byte of text less what the engine took for it, by the server's own counter.
 """
@@ -46,8 +47,11 @@ def served(model: str, streams: int) -> Iterator[tuple[int, int]]:
     """Run a server; yield its port and process id."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(port), "--max-num-seqs", str(streams)]
-    process = subprocess.Popen([*command, "--disable-uvicorn-access-log"], stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable, "-m", "octavo", "serve", model, "--port", str(port), "--max-num-seqs", str(streams),
+        "--disable-uvicorn-access-log", "--no-enable-prefix-caching",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         while True:
             try:
@@ -88,9 +92,9 @@ def put_load(port: int, model: str, streams: int, num_prompts: int) -> dict[str,
 
 
 def measure_throughput(model: str, rounds: int, streams: int) -> dict[str, Any]:
-    """Return offline and served tokens a second of each round, and the ratio of the medians."""
+    """Return offline and served tokens a second of each round, and the ratios of the medians."""
     work = ("--input-len", str(INPUT_LEN), "--output-len", str(OUTPUT_LEN), "--num-prompts", str(2 * streams))
-    offline, online, shares = [], [], []
+    offline, online, raw, shares = [], [], [], []
     for _ in range(rounds):
         figures = run_bench("throughput", "-m", model, *work, "--max-num-seqs", str(streams))
         offline.append(figures["output_tokens_per_s"])
@@ -99,13 +103,15 @@ def measure_throughput(model: str, rounds: int, streams: int) -> dict[str, Any]:
             figures = put_load(port, model, streams, 2 * streams)
             seconds = figures["total_s"] - figures["client_cpu_s"]
             online.append(figures["num_output_tokens"] / seconds)
+            raw.append(figures["output_tokens_per_s"])
             shares.append((loop_seconds(pid) - before) / figures["num_output_tokens"])
-    ratio = statistics.median(online) / statistics.median(offline)
     return {
         "offline_tokens_per_s": offline,
         "served_tokens_per_s": online,
+        "raw_served_tokens_per_s": raw,
         "loop_us_per_token": [share * 1e6 for share in shares],
-        "served_to_offline": ratio,
+        "served_to_offline": statistics.median(online) / statistics.median(offline),
+        "raw_served_to_offline": statistics.median(raw) / statistics.median(offline),
     }
 
 

@@ -29,7 +29,7 @@ using Ids = Array<const int32_t, 1>;
 using Vector = Array<const float, 1>;
 using Blocks = nb::ndarray<const uint8_t, nb::ndim<3>, nb::device::cpu>;
 
-constexpr int64_t kMaxSide = INT32_MAX;  // of a matrix: keeps every size in 64 bits
+constexpr int64_t kMaxSide = 1 << 27;  // of a matrix: keeps every size in 64 bits
 constexpr int kMaxPackingThreads = 1024;
 
 template <class T>

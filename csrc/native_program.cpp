@@ -68,6 +68,7 @@ NativeProgram::NativeProgram(const ProgramSizes& sizes) : sizes_(sizes) {
 
 void NativeProgram::add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_kv_heads, int32_t head_dim, int32_t block_size,
                               const char* dtype_name) {
+  check_open();
   // Together these keep the bytes of a block below 2^55.
   check_range("num_layers", num_layers, 1, 1 << 16);
   check_range("num_kv_heads", num_kv_heads, 1, kMaxHeads);
@@ -86,6 +87,7 @@ void NativeProgram::add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_
 
 void NativeProgram::add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_key_heads, int32_t num_value_heads,
                                     int32_t key_dim, int32_t value_dim, int32_t conv_width, int32_t conv_channels, bool keeps_border) {
+  check_open();
   check_range("num_layers", num_layers, 1, 1 << 16);
   check_range("num_key_heads", num_key_heads, 1, kMaxHeads);
   check_range("num_value_heads", num_value_heads, 1, kMaxHeads);
@@ -127,6 +129,7 @@ StateLayer NativeProgram::state_layer(int32_t group, int32_t index) const {
 }
 
 uint8_t* NativeProgram::address(const Place& place, int64_t width, int64_t element_bytes, int64_t rows) const {
+  check_open();
   const auto [offset, stride] = place;
   const int64_t most = sizes_.arena_bytes / element_bytes;  // elements that there is room for
   check_range("the width of an operand", width, 1, most);
@@ -152,22 +155,29 @@ Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width, int64
 }
 
 const float* NativeProgram::keep(const Vector& values, int64_t size) {
+  check_open();
   const float* data = data_of_length("a vector", values, size);
   kept_.push_back(nb::cast(values));
   return data;
 }
 
 const PackedMatrix& NativeProgram::keep(const nb::object& matrix) {
+  check_open();
   kept_.push_back(matrix);
   return nb::cast<const OwnedMatrix&>(matrix).view();
 }
 
+void NativeProgram::start(Part part) {
+  check_open();
+  part_ = part;
+}
+
 std::vector<Stage>& NativeProgram::stages() {
+  check_open();
   return part_ == Part::kBody ? program_.body : part_ == Part::kHead ? program_.head.stages : program_.pool.stages;
 }
 
 void NativeProgram::add_row_op(RowOp op, int64_t scratch_floats) {
-  check_open();
   if (stages().empty() || !std::holds_alternative<RowStage>(stages().back())) fail("row ops need start_rows first");
   RowStage& stage = std::get<RowStage>(stages().back());
   stage.ops.push_back(std::move(op));
@@ -215,6 +225,7 @@ void NativeProgram::rope(Place x, Array<const float, 2> table, int64_t heads, in
   check_range("positions of a rope table", (int64_t)table.shape(0), sizes_.max_model_len, INT32_MAX - 1);
   check_range("values of a rope table's row", (int64_t)table.shape(1), 2, head_dim);
   if (table.shape(1) % 2) fail("a rope table needs as many cosines as sines");
+  check_open();
   kept_.push_back(nb::cast(table));
   add_row_op(RopeOp{floats(x, heads * head_dim), table.data(), heads, head_dim, (int64_t)table.shape(1) / 2, interleaved});
 }
@@ -357,7 +368,7 @@ void NativeProgram::finish(Place logits, int64_t vocab_size, std::optional<Place
 }
 
 void NativeProgram::check_open() const {
-  if (!executor_) throw std::runtime_error("the program is closed");
+  if (!executor_ || is_closing_) throw std::runtime_error("the program is closed");
   if (is_finished_) throw std::runtime_error("the program is finished already");
 }
 
@@ -365,7 +376,8 @@ template <class Call>
 std::optional<double> NativeProgram::timed(bool check_signals, const Call& call) {
   const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
   if (!lock.owns_lock()) throw std::runtime_error("a call is running already; a program runs one at a time");
-  if (!executor_ || !is_finished_) throw std::runtime_error("the program is closed, or not finished");
+  if (!executor_ || !is_finished_ || is_closing_) throw std::runtime_error("the program is closed, or not finished");
+  executor_->expect_call();  // here, since who cancels holds the GIL
   const StopCheck stop = {check_signals ? has_signal : nullptr, nullptr};
   const auto started = std::chrono::steady_clock::now();
   bool is_complete;
@@ -509,6 +521,7 @@ void NativeProgram::cancel() {
 }
 
 void NativeProgram::close() {
+  is_closing_ = true;  // no call begins any more, so that one cancel is enough
   cancel();
   std::unique_lock<std::mutex> lock(running_, std::defer_lock);
   {

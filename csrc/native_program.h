@@ -43,8 +43,8 @@ class NativeProgram {
   void add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_t num_key_heads, int32_t num_value_heads, int32_t key_dim,
                        int32_t value_dim, int32_t conv_width, int32_t conv_channels, bool keeps_border);
   void start_rows() { stages().emplace_back(RowStage{}); }
-  void start_head() { part_ = Part::kHead; }
-  void start_pool() { part_ = Part::kPool; }
+  void start_head() { start(Part::kHead); }
+  void start_pool() { start(Part::kPool); }
   void embedding(nb::object table, float scale, Place y);
   void rms_norm(Place x, Vector weight, int64_t heads, float eps, std::optional<Place> y, std::optional<Place> act);
   void gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act);
@@ -113,7 +113,8 @@ class NativeProgram {
 
   enum class Part { kBody, kHead, kPool };
 
-  std::vector<Stage>& stages();
+  void start(Part part);
+  std::vector<Stage>& stages();  // of the part that is being written
   bool is_body() const { return part_ == Part::kBody; }
   int64_t max_rows() const { return is_body() ? sizes_.max_num_tokens : kHeadSlice; }
   void add_row_op(RowOp op, int64_t scratch_floats = 0);
@@ -137,7 +138,7 @@ class NativeProgram {
   template <class Call>
   std::optional<double> timed(bool check_signals, const Call& call);
   std::optional<double> run_head(const HeadJob& job, bool check_signals);
-  void check_open() const;
+  void check_open() const;  // that the program can still be written; before anything of it is touched
   void map_slots(Batch& batch);
   bool can_screen(const SampleArrays& samples, int64_t num_rows) const;
   bool sample_screened(HeadJob& job, const StopCheck& stop);
@@ -153,7 +154,7 @@ class NativeProgram {
   int64_t sorted_experts_ = 0, sorted_per_row_ = 0;  // of the last moe_sort
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
   Part part_ = Part::kBody;  // that is being written
-  bool is_finished_ = false;
+  bool is_finished_ = false, is_closing_ = false;
   std::unique_ptr<ScreenedHead> screened_head_;      // made by the first step that can use it
   int64_t screen_bytes_ = 0;                         // that it takes; 0: this head has none
   int64_t num_screened_ = 0;                         // rows so far

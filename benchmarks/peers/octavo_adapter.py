@@ -15,7 +15,8 @@ class Octavo:
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.version = _version()
-        self._llm = LLM(job["model"], num_threads=job["threads"], enable_prefix_caching=False, **job["options"])
+        options = {"num_threads": job["threads"], "enable_prefix_caching": False, **job["options"]}
+        self._llm = LLM(job["model"], **options)
 
     def generate(self, prompts: list[list[int]], output_lens: list[int]) -> int:
         """See `driver.Engine`."""

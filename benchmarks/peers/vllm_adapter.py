@@ -20,8 +20,8 @@ class Vllm:
 
         self.version = vllm.__version__
         self._params = vllm.SamplingParams
-        options = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True, **job["options"]}
-        self._llm = vllm.LLM(model=job["model"], enable_prefix_caching=False, **options)
+        defaults = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False}
+        self._llm = vllm.LLM(model=job["model"], **{**defaults, **job["options"]})
 
     def generate(self, prompts: list[list[int]], output_lens: list[int]) -> int:
         """See `driver.Engine`."""

@@ -336,7 +336,6 @@ void Executor::fill(Screen& screen) {
 }
 
 bool Executor::run(StepWalk& walk) {
-  is_cancelled_.store(false, std::memory_order_relaxed);
   pool_.run(walk);
   return walk.is_complete();
 }

@@ -95,8 +95,10 @@ class Executor {
   const std::vector<int64_t>& body_ns() const { return body_ns_; }
   const std::vector<int64_t>& head_ns() const { return head_ns_; }
 
-  // Stop the running call soon. Without one: no effect. Safe in a signal handler.
+  // Stop the running call, or the one that `expect_call` announced, soon. Without one: no effect. Safe in a signal handler.
   void cancel() { is_cancelled_.store(true, std::memory_order_relaxed); }
+  // Announces a call: what was cancelled before is over. Not at the same time as `cancel`.
+  void expect_call() { is_cancelled_.store(false, std::memory_order_relaxed); }
   // Grows while a call advances.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
   // Keys and values that did not fit the cache's dtype, so far.

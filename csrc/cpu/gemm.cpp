@@ -24,6 +24,7 @@ int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quant
 
 void gemm_int8(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel_begin,
                int64_t panel_end, uint8_t* scratch) {
+  if (rows <= 0) return;  // no tile is of none
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return gemm_int8_format<WeightFormat::F>(w, x, ldx, rows, out, panel_begin, panel_end, scratch);
   switch (w.format) {
@@ -35,6 +36,7 @@ void gemm_int8(const PackedMatrix& w, const ActBlock* x, int64_t ldx, int64_t ro
 
 void gemm_f32(const PackedMatrix& w, const float* x, int64_t ldx, int64_t rows, const GemmOutput& out, int64_t panel_begin,
               int64_t panel_end, uint8_t* scratch) {
+  if (rows <= 0) return;
 #define OCTAVO_CASE(F) \
   case WeightFormat::F: return gemm_f32_format<WeightFormat::F>(w, x, ldx, rows, out, panel_begin, panel_end, scratch);
   switch (w.format) {

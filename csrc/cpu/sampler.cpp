@@ -13,7 +13,7 @@ namespace {
 struct Report {
   const float* x;
   int64_t V;
-  float temperature;
+  float inverse_temperature;
   bool as_logprobs;
 };
 
@@ -22,9 +22,9 @@ void report(const Report& row, const SampleParams& params, const RowScratch& scr
   double base = 0.0;
   if (row.as_logprobs) {
     const RowMax max = row_max(row.x, row.V, scratch);
-    base = log_sum_exp(row.x, row.V, max.value, 1.0f / row.temperature, scratch);
+    base = log_sum_exp(row.x, row.V, max.value, row.inverse_temperature, scratch);
   }
-  const auto value = [&](float logit) { return (float)((double)logit / (double)row.temperature - base); };
+  const auto value = [&](float logit) { return (float)((double)logit * (double)row.inverse_temperature - base); };
   result->logprob = value(row.x[result->token_id]);
   result->rank = (int32_t)(1 + count_greater(row.x, row.V, row.x[result->token_id]));
   for (int64_t i = 0; i < params.num_scores; i++) {
@@ -120,7 +120,7 @@ void sample_row(float* logits, int64_t V, const SampleParams& params, LogprobsMo
   result->status = 0;
   if (!wanted) return;
   const float temperature = raw || params.temperature == 0.0f ? 1.0f : params.temperature;
-  report({raw ? logits : x, V, temperature, as_logprobs}, params, scratch, result, top_ids, top_logprobs, scores);
+  report({raw ? logits : x, V, 1.0f / temperature, as_logprobs}, params, scratch, result, top_ids, top_logprobs, scores);
 }
 
 }  // namespace OCTAVO_NS

@@ -56,7 +56,6 @@ OCTAVO_INLINE Mask mask_and_not(Mask a, Mask b) {  // in a and not in b
 }
 OCTAVO_INLINE Mask cmp_ge(F32 a, F32 b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ)}; }
 OCTAVO_INLINE Mask cmp_gt(F32 a, F32 b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ)}; }
-OCTAVO_INLINE bool any(Mask m) { return (_mm256_movemask_ps(m.lo) | _mm256_movemask_ps(m.hi)) != 0; }
 OCTAVO_INLINE F32 select(Mask m, F32 yes, F32 no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }
@@ -81,7 +80,6 @@ OCTAVO_INLINE void store_first(float* p, F32 a, int n) {
   _mm256_maskstore_ps(p + 8, _mm256_castps_si256(m.hi), a.hi);
 }
 
-OCTAVO_INLINE I32 set1_i32(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 OCTAVO_INLINE I32 add(I32 a, I32 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 OCTAVO_INLINE void store_i32(int32_t* p, I32 a) {
   _mm256_storeu_si256((__m256i*)p, a.lo);

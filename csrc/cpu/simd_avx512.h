@@ -40,14 +40,11 @@ OCTAVO_INLINE Mask mask_first(int n) { return {(__mmask16)(n >= 16 ? 0xffffu : n
 OCTAVO_INLINE Mask mask_and_not(Mask a, Mask b) { return {(__mmask16)(a.v & ~b.v)}; }  // in a and not in b
 OCTAVO_INLINE Mask cmp_ge(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
 OCTAVO_INLINE Mask cmp_gt(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
-OCTAVO_INLINE bool any(Mask m) { return m.v != 0; }
 OCTAVO_INLINE F32 select(Mask m, F32 yes, F32 no) { return {_mm512_mask_mov_ps(no.v, m.v, yes.v)}; }
 OCTAVO_INLINE uint32_t to_bits(Mask m) { return m.v; }  // bit i: lane i
 OCTAVO_INLINE Mask from_bits(uint32_t bits) { return {(__mmask16)bits}; }
 OCTAVO_INLINE float first_lane(F32 a) { return _mm512_cvtss_f32(a.v); }
 
-OCTAVO_INLINE I32 set1_i32(int32_t x) { return {_mm512_set1_epi32(x)}; }
-OCTAVO_INLINE I32 add(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 OCTAVO_INLINE void store_i32(int32_t* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 OCTAVO_INLINE I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }  // rounds to nearest even
 OCTAVO_INLINE F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }

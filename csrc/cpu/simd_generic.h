@@ -77,11 +77,6 @@ OCTAVO_INLINE Mask mask_first(int n) {
 OCTAVO_INLINE Mask mask_and_not(Mask a, Mask b) { return {a.v & ~b.v}; }  // in a and not in b
 OCTAVO_INLINE Mask cmp_ge(F32 a, F32 b) { return {a.v >= b.v}; }
 OCTAVO_INLINE Mask cmp_gt(F32 a, F32 b) { return {a.v > b.v}; }
-OCTAVO_INLINE bool any(Mask m) {
-  int32_t bits = 0;
-  for (int i = 0; i < 16; i++) bits |= m.v[i];
-  return bits != 0;
-}
 OCTAVO_INLINE F32 select(Mask m, F32 yes, F32 no) { return {m.v ? yes.v : no.v}; }
 OCTAVO_INLINE uint32_t to_bits(Mask m) {  // bit i: lane i
   uint32_t bits = 0;
@@ -94,8 +89,6 @@ OCTAVO_INLINE Mask from_bits(uint32_t bits) {
 }
 OCTAVO_INLINE float first_lane(F32 a) { return a.v[0]; }
 
-OCTAVO_INLINE I32 set1_i32(int32_t x) { return {V16i{} + x}; }
-OCTAVO_INLINE I32 add(I32 a, I32 b) { return {a.v + b.v}; }
 OCTAVO_INLINE void store_i32(int32_t* p, I32 a) { memcpy(p, &a.v, 64); }
 OCTAVO_INLINE I32 to_i32(F32 a) { return {__builtin_convertvector(round_nearest(a).v, V16i)}; }  // rounds to nearest even
 OCTAVO_INLINE F32 to_f32(I32 a) { return {__builtin_convertvector(a.v, V16f)}; }

@@ -93,6 +93,7 @@ def test_latency_runs_one_batch_again_and_again() -> None:
 def test_prefix_caching_stays_on_where_it_is_asked_for() -> None:
     document = run_json("throughput", *SMALL, "--num-prompts", "2", "--enable-prefix-caching")
     assert document["recipe"]["workload"]["prefix_caching"] is True
+    assert document["num_cached_tokens"] == 0  # the warm-up has a prompt of its own
 
 
 def test_kernels_measures_each_kind_of_op_and_whole_steps() -> None:

@@ -75,9 +75,19 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b'{"error": {"message": "no"}}')
             self.close_connection = True
             return
+        if kind == "no head":
+            self.wfile.write(b"oops\r\n\r\n")
+            self.close_connection = True
+            return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if kind.startswith('[{"'):
+            for event in json.loads(kind):
+                self.send_event(event)
+            self.send_chunk(b"data: [DONE]\n\n")
+            self.send_chunk(b"")
+            return
         for index in range(body["max_tokens"]):
             if kind == "break" and index == 1:
                 break
@@ -140,6 +150,14 @@ def test_a_limit_of_requests_at_once_is_kept(fake: FakeServer) -> None:
     assert fake.most_open <= 4  # one that has said its last word may still be open
 
 
+@pytest.mark.parametrize("tokenizer", [(), ("--tokenizer", TINY_LLAMA)], ids=["words", "ids"])
+def test_warm_ups_come_first_with_prompts_of_their_own(fake: FakeServer, tokenizer: tuple[str, ...]) -> None:
+    document = run_json(fake, "--num-prompts", "4", "--output-len", "2", "--num-warmups", "3", *tokenizer)
+    assert document["num_requests"] == 4
+    prompts = [str(body["prompt"]) for body in fake.bodies]
+    assert len(prompts) == len(set(prompts)) == 7
+
+
 def test_chats_get_messages(fake: FakeServer) -> None:
     document = run_json(fake, "--backend", "openai-chat", "--num-prompts", "2", "--output-len", "3")
     assert document["num_output_tokens"] == 6
@@ -166,6 +184,40 @@ def test_failed_requests_are_told_apart(fake: FakeServer, tmp_path: Path) -> Non
     assert (document["num_requests"], document["num_failed"]) == (2, 2)
     assert any("status 400" in error for error in document["errors"])
     assert any("before [DONE]" in error for error in document["errors"])
+
+
+ODD_EVENTS: list[Any] = [
+    5,
+    "text",
+    [],
+    {"choices": 5},
+    {"choices": [5]},
+    {"choices": [{"delta": "x"}]},
+    {"usage": {"prompt_tokens": 1}},
+    {"usage": 5},
+    {"usage": {"prompt_tokens": None, "completion_tokens": 1}},
+    {"usage": {"prompt_tokens": "1", "completion_tokens": 1}},
+]
+
+
+def test_an_odd_event_fails_its_request_alone(fake: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    prompts = [json.dumps([{"choices": [{"text": "a"}]}, event]) for event in ODD_EVENTS]
+    prompts += ["no head", json.dumps([{"choices": []}]), "good"]
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    document = run_json(fake, "--dataset-name", "custom", "--dataset-path", str(path), "--output-len", "3")
+    assert (document["num_requests"], document["num_failed"]) == (1, len(ODD_EVENTS) + 2)
+    assert any("not of this API: " in error for error in document["errors"])
+
+
+@pytest.mark.parametrize("key", ["content", "reasoning", "reasoning_content", "tool_calls"])
+def test_whatever_a_model_writes_is_text(fake: FakeServer, tmp_path: Path, key: str) -> None:
+    written = [{"function": {"arguments": "{"}}] if key == "tool_calls" else "word"
+    deltas = [{"role": "assistant", "content": ""}, {key: written}, {key: written}, {"content": "end"}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": json.dumps([{"choices": [{"delta": delta}]} for delta in deltas])}) + "\n")
+    document = run_json(fake, "--backend", "openai-chat", "--dataset-name", "custom", "--dataset-path", str(path))
+    assert (document["num_requests"], document["num_output_tokens"]) == (1, 3)
 
 
 def test_a_run_without_any_answer_fails(fake: FakeServer, tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import driver
 import engines
+import octavo_adapter
 import plot
 import pytest
 import results
 import work
 from face_fakes import ByteTokenizer
 
+TINY_LLAMA = str(Path(__file__).resolve().parents[1] / "data" / "tiny" / "llama")
 EQUAL_JOB = {"name": "job", "kind": "job", "prompts": [[1, 2]] * 4, "output_lens": [8] * 4}
 MIXED_JOB = {"name": "mixed", "kind": "job", "prompts": [[1, 2], [1]], "output_lens": [8, 8]}
 PREFILL = {"name": "prefill", "kind": "prefill", "prompts": [[1] * 6, [2] * 6]}
@@ -55,6 +57,12 @@ def test_the_figures_of_a_peer_are_found_before_its_log(tmp_path: Path) -> None:
     python = make_script(tmp_path / "python", printed)
     done = engines.PythonEngine("vllm", "model", str(python)).run([EQUAL_JOB], [1], 2)
     assert done == engines.Round("1", {"job": 3.0}, 2.0, 2.5)
+
+
+def test_octavo_takes_any_of_its_options_from_the_driver() -> None:
+    options = {"num_threads": 2, "enable_prefix_caching": True, "max_model_len": 32}
+    engine = octavo_adapter.Octavo({"model": TINY_LLAMA, "threads": 1, "options": options})
+    assert engine.generate([[1, 2, 3], [4]], [3, 5]) == 8
 
 
 def test_a_peer_that_fails_ends_the_run_with_what_it_said() -> None:

@@ -142,6 +142,8 @@ def test_rows_are_read_in_the_order_asked_for(kernels: ModuleType) -> None:
         ({"K": 0}, "K must be .* got 0"),
         ({"K": 63}, "K is 63, not a multiple"),
         ({"K": 1 << 40}, "K must be .* got 1099511627776"),
+        ({"K": (1 << 27) + 64}, "K must be .* got 134217792"),
+        ({"N": (1 << 27) + 1}, "N must be .* got 134217729"),
         ({"K": 96}, "not a multiple of a row's 54"),
         ({"num_threads": 0}, "num_threads must be .* got 0"),
         ({"row_order": np.zeros(89, np.int32)}, "row_order must have 90 values, got 89"),

@@ -204,6 +204,15 @@ def test_tokens_without_probability_are_never_drawn(kernels: Any) -> None:
         assert sample(kernels, logits, temperature=1.0, position=position)[0] == 999
 
 
+def test_no_logprob_is_above_that_of_certainty(kernels: Any) -> None:
+    rng = np.random.default_rng(5)
+    for temperature in rng.uniform(0.01, 2, 300).astype(np.float32).tolist():
+        logits = np.full(100, -1e9, np.float32)
+        logits[7] = 1000 * rng.standard_normal()
+        params = {"mode": "processed_logprobs", "temperature": temperature, "num_logprobs": 0}
+        assert sample(kernels, logits, **params)[::3] == (7, 0.0)
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.7}, {"temperature": 1.3, "top_k": 40}], ids=str)

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tiny_gguf import write_tiny_gguf
 from tiny_models import open_tiny, read_config
 
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile, open_gguf
+from octavo.formats.gguf_types import GgufType
 from octavo.models.base import DecoderSpec
 from octavo.models.fused import split_fused
 from octavo.models.registry import spec_from_gguf, spec_from_hf
 from octavo.models.rope import LongRopeScaling, RopeSpec, YarnScaling
-from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
 
 
 def make_spec(name: str, *without: str, **changes: Any) -> DecoderSpec:
@@ -131,6 +133,37 @@ def test_fused_tensor_with_other_rows_is_refused() -> None:
         ModelLoadError, match=r"layers.0.self_attn.qkv_proj.weight is \[100, 100\], .* 100 \+ 100 \+ 100"
     ):
         split_fused(Checkpoint("here", {name: tensor}), model.spec)
+
+
+def test_a_fused_tensor_that_is_made_on_demand_is_made_once_for_all_its_parts() -> None:
+    model = open_tiny("phi3")
+    name = "layers.0.self_attn.qkv_proj.weight"
+    q_size, kv_size = (heads * model.spec.head_dim for heads in (model.spec.num_heads, model.spec.num_kv_heads))
+    rows = q_size + 2 * kv_size
+    stored = np.arange(rows * 32, dtype=np.float32).reshape(rows, 32)
+    made = 0
+
+    def make() -> npt.NDArray[np.uint8]:
+        nonlocal made
+        made += 1
+        return stored.copy().reshape(-1).view(np.uint8)
+
+    fused = CheckpointTensor(GgufType.F32, stored.shape, make)
+    tensors = split_fused(Checkpoint("here", {name: fused}), model.spec).tensors
+    assert made == 0
+    parts = [tensors[f"layers.0.self_attn.{role}_proj.weight"] for role in "qkv"]
+    assert np.array_equal(np.concatenate([part.data.view(np.float32).reshape(-1, 32) for part in parts]), stored)
+    assert made == 1
+    parts[2].values()
+    assert made == 2  # nothing was kept
+
+
+def test_a_fused_vector_in_blocks_is_refused() -> None:
+    model = open_tiny("phi3")
+    rows = (model.spec.num_heads + 2 * model.spec.num_kv_heads) * model.spec.head_dim
+    fused = CheckpointTensor(GgufType.Q8_0, (rows,), np.zeros(rows // 32 * 34, np.uint8))
+    with pytest.raises(ModelLoadError, match=r"qkv_proj.bias is .* Q8_0: .* rows of whole bytes"):
+        split_fused(Checkpoint("here", {"layers.0.self_attn.qkv_proj.bias": fused}), model.spec)
 
 
 def test_dynamic_scaling_extends_the_context() -> None:

@@ -5,6 +5,7 @@ That it equals the spec of a config.json is tested in test_decoder.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,7 +113,15 @@ def test_unknown_architecture_is_refused_with_what_is_supported(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "key", ["context_length", "embedding_length", "block_count", "attention.head_count", "token_embd.weight"]
+    "key",
+    [
+        "context_length",
+        "embedding_length",
+        "block_count",
+        "feed_forward_length",
+        "attention.head_count",
+        "token_embd.weight",
+    ],
 )
 def test_missing_key_is_named(key: str, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=rf"model.gguf.*{key}.* is missing"):
@@ -138,6 +147,38 @@ def test_impossible_value_is_a_load_error(key: str, value: int, tmp_path: Path) 
 
     with pytest.raises(ModelLoadError, match=r"model.gguf"):
         spec_from_gguf(make_file(tmp_path, adapt=adapt, skip=key))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-300, 1e-13, 1e13, 1e300, float("inf"), float("nan")], ids=str)
+@pytest.mark.parametrize("key", ["attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor"])
+def test_a_number_beyond_all_sense_is_a_load_error(key: str, value: float, tmp_path: Path) -> None:
+    def adapt(writer: gguf.GGUFWriter) -> None:
+        writer.add_float64(f"llama.{key}", value)
+
+    with pytest.raises(
+        ModelLoadError, match=rf"model.gguf.*{key}.* is {re.escape(str(value))}, expected a number from 1e-12 to 1e\+12"
+    ):
+        spec_from_gguf(make_file(tmp_path, adapt=adapt, skip=key))
+
+
+@pytest.mark.parametrize(("key", "smallest"), [("attention.head_count", 1), ("expert_count", 0)])
+def test_a_size_out_of_range_is_refused_with_what_is_allowed(key: str, smallest: int, tmp_path: Path) -> None:
+    def adapt(writer: gguf.GGUFWriter) -> None:
+        writer.add_int32(f"llama.{key}", -1)
+
+    with pytest.raises(ModelLoadError, match=rf"{key}.* is -1, expected an integer from {smallest} to"):
+        spec_from_gguf(make_file(tmp_path, adapt=adapt, skip=key))
+
+
+def test_experts_on_every_layer_need_no_width_of_dense_ones(tmp_path: Path) -> None:
+    def adapt(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(8)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(48)
+
+    spec = spec_from_gguf(make_file(tmp_path, "qwen3moe", adapt=adapt, skip="feed_forward_length"))
+    assert spec.moe is not None
+    assert (spec.ffn_size, spec.moe.ffn_size) == (48, 48)
 
 
 def test_a_rope_base_that_gives_no_angles_is_a_load_error(tmp_path: Path) -> None:

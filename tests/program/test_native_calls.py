@@ -312,6 +312,59 @@ def make_empty(module: ModuleType, arena_bytes: int = 4096) -> Any:
     return module.Program(num_threads=1, arena_bytes=arena_bytes, max_num_tokens=4, max_num_seqs=2, max_model_len=64)
 
 
+FLOATS = np.ones(64, np.float32)
+LOADING: dict[str, dict[str, Any]] = {
+    "start_rows": {},
+    "start_head": {},
+    "start_pool": {},
+    "rms_norm": {"x": (0, 64), "weight": FLOATS, "heads": 1, "eps": 1e-6, "y": (0, 64), "act": None},
+    "rope": {"x": (0, 64), "table": np.ones((64, 64), np.float32), "heads": 1, "head_dim": 64, "interleaved": False},
+    "quantize": {"x": (0, 64), "width": 64, "act": (0, 2)},
+    "scale": {"x": (0, 64), "factor": 2.0, "width": 64, "y": (0, 64)},
+    "add": {"a": (0, 64), "b": (0, 64), "width": 64, "y": (0, 64)},
+    "gated_mul": {"x": (0, 64), "gate": "silu", "width": 32, "y": (0, 64), "act": None},
+    "route": {
+        "logits": (0, 64),
+        "choice_bias": None,
+        "num_experts": 8,
+        "top_k": 2,
+        "scoring": "softmax",
+        "renormalize": False,
+        "scale": 1.0,
+        "num_groups": 1,
+        "top_groups": 1,
+        "group_score": "max",
+        "experts": (0, 64),
+        "weights": (0, 64),
+    },
+    "finish": {"logits": (0, 64), "vocab_size": 1},
+}
+
+
+@pytest.mark.parametrize("state", ["closed", "finished"])
+@pytest.mark.parametrize("method", LOADING)
+def test_a_program_that_is_not_open_takes_nothing_more(best_module: ModuleType, method: str, state: str) -> None:
+    native = make_empty(best_module, 1 << 16)
+    native.start_rows()
+    native.scale(x=(0, 64), factor=2.0, width=64, y=(0, 64))
+    if state == "finished":
+        native.finish(logits=(0, 64), vocab_size=1)
+    else:
+        native.close()
+    with pytest.raises(RuntimeError, match=f"the program is {state}"):
+        getattr(native, method)(**LOADING[method])
+
+
+@pytest.mark.parametrize("state", ["closed", "finished"])
+def test_a_program_that_is_not_open_takes_no_group(best_module: ModuleType, state: str) -> None:
+    native = make_empty(best_module, 1 << 16)
+    native.finish(logits=(0, 64), vocab_size=1)
+    if state == "closed":
+        native.close()
+    with pytest.raises(RuntimeError, match=f"the program is {state}"):
+        native.add_group(np.zeros(1 << 20, np.uint8), 1, 1, 64, 16, "float16")
+
+
 @pytest.mark.parametrize(("head_dim", "dtype"), [(8, "float16"), (520, "float16"), (64, "int4")])
 def test_a_cache_that_the_kernels_cannot_hold_is_refused(best_module: ModuleType, head_dim: int, dtype: str) -> None:
     with pytest.raises(ValueError, match=r"head_dim must be|dtype must be"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -231,6 +232,26 @@ def test_tensors_that_do_not_fit_are_named(part: str, replacement: SafetensorsTe
         tensors[name] = SafetensorsTensor(name, replacement.dtype, replacement.shape, replacement.data)
     with pytest.raises(ModelLoadError, match=message):
         read(tensors, GPTQ_CONFIG)
+
+
+def test_integers_of_more_than_a_byte_are_no_weights() -> None:
+    tensors = int_quantized_tensors(MODULE, CHANNEL)
+    wide = make_tensor(f"{MODULE}.weight", CHANNEL.codes - 128, "I32")
+    with pytest.raises(ModelLoadError, match=r"weight is I32, expected I8"):
+        read({**tensors, wide.name: wide}, compressed_config("int-quantized", num_bits=8))
+
+
+def test_reading_bytes_takes_no_memory_of_their_number() -> None:
+    w = make_grouped(512, 1024, 1024, bits=8, scale_type="bfloat16")
+    tensors = int_quantized_tensors(MODULE, w)
+    tracemalloc.start()
+    tensor = read(tensors, compressed_config("int-quantized", num_bits=8, strategy="channel"))[STABLE]
+    _, opened = tracemalloc.get_traced_memory()
+    data = tensor.data
+    _, decoded = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert opened < w.codes.size / 8
+    assert decoded < 4 * data.nbytes
 
 
 @pytest.mark.parametrize("kind", [GgufType.Q4_0, GgufType.Q4_Z, GgufType.Q8_0], ids=lambda kind: kind.name)

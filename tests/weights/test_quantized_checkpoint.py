@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +217,34 @@ def test_a_copy_of_a_model_elsewhere_leaves_the_first_ones_entry_alone(model: Pa
     load(*make_cache(model))
     load(*make_cache(shutil.copytree(model, model.with_name("copy"))))
     assert len(entries()) == 2
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("age", "stays"), [(0, True), (7200, False)])
+def test_what_another_process_writes_stays_unless_it_was_abandoned(model: Path, age: int, stays: bool) -> None:
+    checkpoint, cache = make_cache(model)
+    content = cache.path.name.rsplit("-", 1)[1]
+    other = cache.path.with_name(cache.path.name.replace(content, "new-other"))
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_bytes(b"half")
+    os.utime(other, (time.time() - age,) * 2)
+    load(checkpoint, cache)
+    assert cache.path.exists()
+    assert other.exists() is stays
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_temporary_file_that_vanished_is_a_warning(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def vanish(source: str, target: Path) -> None:
+        os.unlink(source)
+        raise FileNotFoundError(f"nothing to rename to {target.name}")
+
+    monkeypatch.setattr(quantized_cache.os, "replace", vanish)
+    checkpoint, cache = make_cache(model)
+    load(checkpoint, cache)
+    assert "not kept: nothing to rename" in caplog.text
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,15 @@ def run_serve(
 
     Args:
         tokenizer: what random prompts are drawn from; default: the model's, where its name is a path.
-        num_warmups: requests that are sent first and do not count.
+        num_warmups: requests that are sent first and do not count, with random prompts of their own.
         goodput_ms: limits of a good answer.
         on_done: called after each request.
 
     Raises: `ConfigError`, also if no request could be served.
     """
-    items = _make_items(workload, tokenizer or _local_tokenizer(form.model), is_chat=target.is_chat)
-    records, seconds, cpu, form = asyncio.run(_measure(target, form, items, load, num_warmups, on_done))
+    make = partial(_make_items, tokenizer=tokenizer or _local_tokenizer(form.model), is_chat=target.is_chat)
+    items, warm_up = make(workload), make(workload.for_warm_up(num_warmups)) if num_warmups else []
+    records, seconds, cpu, form = asyncio.run(_measure(target, form, items, load, warm_up, on_done))
     figures = serve_figures(records, seconds, limits_ms=goodput_ms or {}, client_cpu_s=cpu)
     errors = sorted({record.error for record in records if record.error is not None})
     if not figures.num_requests:
@@ -130,14 +132,14 @@ async def _measure(
     form: RequestForm,
     items: Sequence[WorkItem],
     load: Load,
-    num_warmups: int,
+    warm_up: Sequence[WorkItem],
     on_done: Callable[[], object],
 ) -> tuple[list[ServedRecord], float, float, RequestForm]:
     """Return the records, the seconds that all took, this process's own, and the form with the model's name."""
     if form.model is None:
         form = replace(form, model=await _first_model(target))
     bodies = [form.body(item, is_chat=target.is_chat) for item in items]
-    await asyncio.gather(*(send(target, body) for body in bodies[:num_warmups]))
+    await asyncio.gather(*(send(target, form.body(item, is_chat=target.is_chat)) for item in warm_up))
     places = asyncio.Semaphore(load.max_concurrency or len(bodies))
     began, cpu_began = time.monotonic(), time.process_time()
 

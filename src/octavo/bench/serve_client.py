@@ -19,6 +19,8 @@ from octavo.errors import ConfigError
 
 _MAX_LINE_BYTES = 1 << 24
 _MAX_ERROR_CHARS = 300
+_TEXT_KEYS = ("content", "reasoning", "reasoning_content", "refusal", "tool_calls")
+"""Where a chat's delta has what the model wrote: the answer, its thought under both names, or calls of tools."""
 _WAYS_OUT = {401: "; give its --api-key", 404: "; --base-url is the address alone, without /v1"}
 """Of statuses that say what is wrong with the command."""
 
@@ -32,7 +34,7 @@ class ServedRecord:
 
     sent_at: float = 0.0
     text_at: list[float] = field(default_factory=list)
-    """When each piece of text arrived."""
+    """When each piece of what the model wrote arrived."""
     ended_at: float = 0.0
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
@@ -128,9 +130,15 @@ async def _read_events(reader: asyncio.StreamReader, record: ServedRecord) -> No
         if data == b"[DONE]":
             is_done = True
             break
-        _take_event(json.loads(data), record)
+        try:
+            _take_event(json.loads(data), record)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            record.error = f"an event that is not of this API: {data.decode('utf-8', 'replace')}"[:_MAX_ERROR_CHARS]
+            return
     if not is_done and record.error is None:
         record.error = "the stream ended before [DONE]"
+    if not record.text_at and record.error is None:
+        record.error = "the answer has no text"
 
 
 def _take_event(event: Mapping[str, Any], record: ServedRecord) -> None:
@@ -138,18 +146,25 @@ def _take_event(event: Mapping[str, Any], record: ServedRecord) -> None:
         record.error = str(event["error"])[:_MAX_ERROR_CHARS]
         return
     for choice in event.get("choices") or ():
-        if choice.get("text") or (choice.get("delta") or {}).get("content"):
+        delta = choice.get("delta") or {}
+        if choice.get("text") or any(delta.get(key) for key in _TEXT_KEYS):
             record.text_at.append(time.monotonic())
     usage = event.get("usage")
     if usage:
-        record.num_prompt_tokens = usage["prompt_tokens"]
-        record.num_output_tokens = usage["completion_tokens"]
+        record.num_prompt_tokens = _count(usage["prompt_tokens"])
+        record.num_output_tokens = _count(usage["completion_tokens"])
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("not a number of tokens")
+    return value
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, AsyncIterator[bytes]]:
     """Return the status of an answer, and its lines."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    status = int(head[0].split(" ", 2)[1])
+    status = int(head[0].partition(" ")[2][:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
     is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
     return status, _lines(_chunks(reader) if is_chunked else _rest(reader))

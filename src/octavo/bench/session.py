@@ -68,8 +68,8 @@ class BenchSession:
         return Job(self._recorder.take(), [_request_record(output) for output in outputs], seconds)
 
     def warm_up(self, item: WorkItem) -> None:
-        """Run the beginning of an item, so that nothing is measured that happens once."""
-        self.run([type(item)(item.prompt, 2)])
+        """Run the beginning of an item, so that nothing is measured that happens once. Lengths are cut to fit."""
+        self.run([type(item)(item.prompt[: max(1, self.max_model_len - 2)], min(2, self.max_model_len - 1))])
 
 
 def _request_record(output: RequestOutput) -> RequestRecord:

@@ -35,8 +35,9 @@ def run_throughput(
     Raises: `ConfigError`, `ModelLoadError`, `RequestError`.
     """
     with BenchSession(model, options) as session:
-        items = workload.items(session.llm.get_tokenizer(), session.max_model_len)
-        session.warm_up(items[0])
+        tokenizer, max_model_len = session.llm.get_tokenizer(), session.max_model_len
+        items = workload.items(tokenizer, max_model_len)
+        session.warm_up(workload.for_warm_up(1).items(tokenizer, max_model_len)[0])
         with watch(session.llm) if watch is not None else nullcontext():
             job = session.run(items, temperature=temperature, show_progress=show_progress)
         described = {**asdict(workload), "num_prompts": len(items), "temperature": temperature}

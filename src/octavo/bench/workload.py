@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +63,10 @@ class Workload:
             raise ConfigError('dataset_path goes with dataset_name "custom": give both, or neither.')
         if self.dataset_name == "custom" and self.length_sigma:
             raise ConfigError('length_sigma varies random lengths; a "custom" dataset has its own.')
+
+    def for_warm_up(self, count: int) -> Workload:
+        """Return random prompts that are none of this workload's, so that they leave nothing in a cache for it."""
+        return replace(self, dataset_name="random", dataset_path=None, num_prompts=count, seed=self.seed + 1)
 
     def items(self, tokenizer: Tokenizer, max_model_len: int) -> list[WorkItem]:
         """Return the requests. Log-normal lengths that do not fit the model's are cut to fit.

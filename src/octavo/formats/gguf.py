@@ -92,10 +92,6 @@ class GgufStrings(Sequence[str]):
         ends = [*starts[1:], len(data)]
         return [data[s + 8 : e].decode("utf-8", "replace") for s, e in zip(starts, ends, strict=True)]
 
-    def max_bytes(self) -> int:
-        """Return the length of the longest string, without decoding any."""
-        return int(np.diff(self._starts, append=self._end).max()) - 8 if len(self) else 0
-
     def raw(self) -> bytes:
         """Return the array as it lies in the file: an identity to hash."""
         return self._file.map[int(self._starts[0]) : self._end] if len(self) else b""

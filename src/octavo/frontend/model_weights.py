@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from octavo.frontend.progress import quantizing_bar
@@ -30,8 +31,10 @@ def load_model_weights(config: EngineConfig, resolved: ResolvedConfig, program: 
     """
     checkpoint, num_threads = resolved.model.checkpoint, resolved.num_threads
     packing = kernels().Packing(num_threads)
+    # A matrix that is made from codes of another kind is packed before the next is made: in memory is one at a time.
+    pack_made = partial(kernels().PackedMatrix.pack, num_threads=num_threads)
     if config.quantization is None:
-        return load_weights(program, checkpoint, pack=packing.pack), packing
+        return load_weights(program, checkpoint, pack=packing.pack, pack_made=pack_made), packing
     from octavo.weights.quantized_cache import QuantizedCache  # few models are rounded
     from octavo.weights.quantizer import WeightQuantizer
 
@@ -40,6 +43,6 @@ def load_model_weights(config: EngineConfig, resolved: ResolvedConfig, program: 
         cache = QuantizedCache(checkpoint, config.quantization, kernels().PACKING_VERSION)
     with quantizing_bar(config.use_tqdm_on_load, checkpoint.bytes_to_round) as advance:
         quantize = WeightQuantizer(kernels().PackedMatrix, num_threads=num_threads, cache=cache, advance=advance)
-        weights = load_weights(program, checkpoint, pack=packing.pack, quantize=quantize)
+        weights = load_weights(program, checkpoint, pack=packing.pack, pack_made=pack_made, quantize=quantize)
     quantize.keep()
     return weights, packing

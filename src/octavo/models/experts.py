@@ -43,7 +43,7 @@ def _parts(
     rows, rest = divmod(num_rows, len(names))
     if rest:
         raise ModelLoadError(f"{field} is {list(stack.shape)}: {num_rows} rows are not those of gate and up")
-    size = len(stack.data) // (num_experts * len(names))
+    size = stack.num_bytes // (num_experts * len(names))
     for expert in range(num_experts):
         for index, name in enumerate(names, start=expert * len(names)):
             data = stack.data[index * size : (index + 1) * size]

@@ -1,12 +1,20 @@
-"""Projections that a file keeps in one tensor, cut into the matrices that the program names. Nothing is copied."""
+"""Projections that a file keeps in one tensor, cut into the matrices that the program names. Nothing is copied.
+
+What is made on demand is made once for the parts that are in use together.
+"""
 
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from octavo.errors import ModelLoadError
+from octavo.formats.mapped_file import ByteView
 from octavo.models.base import DecoderSpec
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
 
@@ -44,13 +52,33 @@ def split_fused_gguf(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
 def _cut(tensor: CheckpointTensor, parts: Mapping[str, int], field: str) -> dict[str, CheckpointTensor]:
     """Return the rows of each part."""
     num_rows = sum(parts.values())
-    if not tensor.shape or tensor.shape[0] != num_rows:
+    if not tensor.shape or tensor.shape[0] != num_rows or tensor.num_bytes % num_rows:
         wanted = " + ".join(str(size) for size in parts.values())
-        raise ModelLoadError(f"{field} is {list(tensor.shape)}, the config makes it {wanted} rows")
-    row_bytes = len(tensor.data) // num_rows
+        is_now = f"{list(tensor.shape)}, {tensor.type.name}"
+        raise ModelLoadError(f"{field} is {is_now}: the config makes it {wanted} rows of whole bytes")
+    row_bytes = tensor.num_bytes // num_rows
+    whole = _SharedBytes(tensor)
     pieces, first = {}, 0
     for part, size in parts.items():
-        data = tensor.data[first * row_bytes : (first + size) * row_bytes]
-        pieces[part] = replace(tensor, shape=(size, *tensor.shape[1:]), source=data)
+        begin, end = first * row_bytes, (first + size) * row_bytes
+        source = partial(whole.cut, begin, end) if callable(tensor.source) else tensor.source[begin:end]
+        pieces[part] = replace(tensor, shape=(size, *tensor.shape[1:]), source=source)
         first += size
     return pieces
+
+
+class _SharedBytes:
+    """The bytes of a tensor that are made on demand, kept for as long as somebody holds a part of them."""
+
+    def __init__(self, tensor: CheckpointTensor) -> None:
+        self._tensor = tensor
+        self._made: weakref.ref[ByteView] | None = None
+
+    def cut(self, begin: int, end: int) -> ByteView:
+        """Return a view of some of the bytes."""
+        whole = self._made() if self._made is not None else None
+        if whole is None:
+            # Views of an array that is itself a view refer to what that is one of, but not through a memoryview.
+            whole = np.frombuffer(memoryview(self._tensor.data), np.uint8)
+            self._made = weakref.ref(whole)
+        return whole[begin:end]

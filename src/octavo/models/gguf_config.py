@@ -15,7 +15,7 @@ from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile
 from octavo.formats.gguf_quants import dequantize
 from octavo.models.base import DecoderSpec, LayerSpec
-from octavo.models.config_reader import MAX_SIZE
+from octavo.models.config_reader import MAX_NUMBER, MAX_SIZE, MIN_NUMBER
 from octavo.models.rope import (
     DividedFrequencies,
     LinearScaling,
@@ -76,30 +76,33 @@ class Metadata:
         self.prefix = file.require("general.architecture", str)
 
     def size(self, key: str, default: int | None = None) -> int:
-        """Return an integer up to MAX_SIZE: positive, or the default if the key is absent."""
+        """Return an integer up to MAX_SIZE, positive unless the default is 0, or the default if the key is absent."""
         name = f"{self.prefix}.{key}"
         value = self.file.require(name, int) if default is None else self.file.optional(name, int)
         if value is None:
             return default or 0
-        if not (0 if default == 0 else 1) <= value <= MAX_SIZE:
-            self.fail(key, f"is {value}, expected an integer from 1 to {MAX_SIZE}")
+        smallest = 0 if default == 0 else 1
+        if not smallest <= value <= MAX_SIZE:
+            self.fail(key, f"is {value}, expected an integer from {smallest} to {MAX_SIZE}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a positive, finite number. Without a default the key must exist."""
+        """Return a positive number of sensible magnitude. Without a default the key must exist."""
         value = self.optional_number(key)
         if value is not None:
             return value
         return self.file.require(f"{self.prefix}.{key}", float) if default is None else default
 
     def optional_number(self, key: str) -> float | None:
-        """Return a positive, finite number if the key exists."""
+        """Return a positive number of sensible magnitude if the key exists."""
         value = self.file.optional(f"{self.prefix}.{key}", float)
         if value is None:
             return None
-        if not (value > 0 and np.isfinite(value)):
-            self.fail(key, f"is {value}, expected a positive number")
-        return float(str(np.float32(value)))  # the decimal that the file's writer meant: 1e-05, not 9.99999974e-06
+        with np.errstate(over="ignore"):
+            number = float(str(np.float32(value)))  # the decimal that the writer meant: 1e-05, not 9.99999974e-06
+        if not MIN_NUMBER <= number <= MAX_NUMBER:
+            self.fail(key, f"is {value}, expected a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
+        return number
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""
@@ -107,7 +110,8 @@ class Metadata:
 
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raise the error that every bad value ends in."""
-        raise ModelLoadError(f"{self.file.path}: metadata key {self.prefix}.{key!r} {problem}")
+        name = f"{self.prefix}.{key}"
+        raise ModelLoadError(f"{self.file.path}: metadata key {name!r} {problem}")
 
 
 def decoder_spec(metadata: Metadata) -> DecoderSpec:
@@ -133,7 +137,7 @@ def decoder_spec(metadata: Metadata) -> DecoderSpec:
     return DecoderSpec(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
-        ffn_size=metadata.size("feed_forward_length"),
+        ffn_size=_ffn_size(metadata),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -146,6 +150,13 @@ def decoder_spec(metadata: Metadata) -> DecoderSpec:
         o_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
     )
+
+
+def _ffn_size(metadata: Metadata) -> int:
+    """Return the width of dense layers; files of models that have experts on every layer may leave it out."""
+    has_experts = metadata.size("expert_count", 0) > 0
+    expert_size = metadata.size("expert_feed_forward_length", 0) if has_experts else 0
+    return metadata.size("feed_forward_length", expert_size or None)
 
 
 def mixed_layers(

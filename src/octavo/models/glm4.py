@@ -63,7 +63,9 @@ def _reordered(name: str, tensor: CheckpointTensor, spec: DecoderSpec, field: st
     if match is None or rope is None:
         return tensor
     num_heads = spec.num_heads if match[1] == "q" else spec.num_kv_heads
-    order = half_split_row_order(tensor.shape[0], num_heads, field, rotary_dim=rope.rotary_dim)
+    num_rows = num_heads * spec.head_dim
+    tensor.check_rows(num_rows, field)
+    order = half_split_row_order(num_rows, num_heads, field, rotary_dim=rope.rotary_dim)
     return replace(tensor, row_order=order)
 
 

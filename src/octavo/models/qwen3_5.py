@@ -183,8 +183,7 @@ def _adapt(checkpoint: Checkpoint, spec: DecoderSpec) -> Checkpoint:
 def _queries_first(spec: DecoderSpec, tensor: CheckpointTensor, field: str) -> RowOrder:
     """Return where the file keeps all queries, then all gates: it has each head's gate behind its query."""
     num_rows = 2 * spec.num_heads * spec.head_dim
-    if tensor.shape[0] != num_rows:
-        raise ModelLoadError(f"{field} has {tensor.shape[0]} rows, expected {num_rows}: queries and their gates")
+    tensor.check_rows(num_rows, f"{field} (queries and their gates)")
     heads = np.arange(num_rows, dtype=np.int32).reshape(spec.num_heads, 2, spec.head_dim)
     order: RowOrder = heads.swapaxes(0, 1).reshape(-1)
     return order

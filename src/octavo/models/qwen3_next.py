@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from octavo.errors import ModelLoadError
 from octavo.formats.gguf import GgufFile
 from octavo.models import qwen3_5
 from octavo.models.base import DecoderSpec, DeltaNetSpec
@@ -80,8 +79,7 @@ def _ba_sizes(sizes: DeltaNetSpec) -> list[int]:
 def _ungrouped(tensor: CheckpointTensor, row_counts: list[int], num_key_heads: int, field: str) -> RowOrder:
     """Return where the file keeps what the program wants part by part: it has all parts of each key head together."""
     num_rows = num_key_heads * sum(row_counts)
-    if tensor.shape[0] != num_rows:
-        raise ModelLoadError(f"{field} has {tensor.shape[0]} rows, the config makes it {num_rows}")
+    tensor.check_rows(num_rows, field)
     heads = np.arange(num_rows, dtype=np.int32).reshape(num_key_heads, -1)
     parts = np.split(heads, np.cumsum(row_counts)[:-1], axis=1)
     return np.concatenate([part.reshape(-1) for part in parts])

@@ -37,7 +37,6 @@ def read_directory(path: Path) -> tuple[tokenizers.Tokenizer, TokenizerSettings]
         unk_token_id=ids["unk"],
         pad_token_id=ids["pad"],
         eos_token_ids=_eos_token_ids(path, ids["eos"]),
-        max_token_bytes=max((len(token.encode()) for token in backend.get_vocab()), default=1),
         chat_templates=_chat_templates(path, config),
     )
 

@@ -22,8 +22,6 @@ class TokenizerSettings:
     pad_token_id: int | None
     eos_token_ids: tuple[int, ...]
     """All ids that end a generation, eos first if there is one."""
-    max_token_bytes: int
-    """No token stands for more bytes of text than this: from it follows how many tokens a text has at least."""
     chat_templates: Mapping[str, str]
     """By name; the plain one is called "default"."""
 

@@ -29,11 +29,15 @@ _BYTE_OF_CHAR = _byte_of_char()
 class TokenBytes:
     """Token id -> bytes, computed when first asked for."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, literal_ids: frozenset[int]) -> None:
-        """Args: literal_ids: added tokens, whose content is their text as it stands."""
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
-        self._literal_ids = literal_ids
         self._convert = _converter(backend)
+        self._literal_ids = frozenset(
+            token_id
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if token.special or self._convert is _byte_level_bytes
+        )
+        """Added tokens whose content is their text as it stands: in that of others, `▁` is a space as in any token."""
         self._known: dict[int, bytes] = {}
 
     def __getitem__(self, token_id: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 import tokenizers
 
 from octavo.errors import ModelLoadError, RequestError
-from octavo.formats.gguf import GgufFile, GgufStrings, open_gguf
+from octavo.formats.gguf import GgufFile, open_gguf
 from octavo.tokenizer import gguf_vocab, hf_directory, vocab_cache
 from octavo.tokenizer.settings import TokenizerSettings, load_backend
 from octavo.tokenizer.token_bytes import TokenBytes
@@ -28,7 +28,6 @@ class Tokenizer:
         self.unk_token_id = settings.unk_token_id
         self.pad_token_id = settings.pad_token_id
         self.eos_token_ids = settings.eos_token_ids
-        self.max_token_bytes = settings.max_token_bytes
         self.chat_templates = dict(settings.chat_templates)
 
     @classmethod
@@ -61,7 +60,6 @@ class Tokenizer:
                 unk_token_id=vocabulary.unk_token_id,
                 pad_token_id=vocabulary.pad_token_id,
                 eos_token_ids=gguf_vocab.end_of_generation_ids(file, vocabulary, backend.token_to_id),
-                max_token_bytes=max(1, file.require("tokenizer.ggml.tokens", GgufStrings).max_bytes()),
                 chat_templates=vocabulary.chat_templates,
             ),
         )
@@ -95,7 +93,7 @@ class Tokenizer:
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:
-        return TokenBytes(self.backend, frozenset(self._added_tokens))
+        return TokenBytes(self.backend)
 
     # ---------------------------------------------------------------- vocabulary
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelLoadError
-from octavo.formats.gguf import GgufFile
+from octavo.formats.gguf import GgufFile, tensor_bytes
 from octavo.formats.gguf_quants import dequantize_bytes
 from octavo.formats.gguf_types import GgufType
 from octavo.formats.mapped_file import ByteView
@@ -61,6 +61,11 @@ class CheckpointTensor:
         return self.source() if callable(self.source) else self.source
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of `data`, told without making them."""
+        return tensor_bytes(self.type, self.shape)
+
+    @property
     def packed_type(self) -> GgufType:
         """How the weight is coded in memory."""
         return self.rounded_type or self.type
@@ -69,6 +74,11 @@ class CheckpointTensor:
     def packed_bytes(self) -> int:
         """Bytes that the weight takes in memory, but for the padding of its last panel."""
         return packed_bytes(self.packed_type, math.prod(self.shape))
+
+    def check_rows(self, num_rows: int, field: str) -> None:
+        """Refuse a tensor that has not that many rows, or no bytes for them, before somebody makes an order of them."""
+        if self.shape[:1] != (num_rows,) or 0 in self.shape:
+            raise ModelLoadError(f"{field} is {list(self.shape)}, the config makes it {num_rows} rows")
 
     def values(self) -> Floats:
         """Return the weight as float32: vectors for use, matrices for the oracle."""
@@ -95,16 +105,17 @@ class Checkpoint:
     @property
     def bytes_to_round(self) -> int:
         """Bytes in the file of the tensors that are rounded while they are packed."""
-        return sum(tensor.data.nbytes for tensor in self.tensors.values() if tensor.rounded_type is not None)
+        return sum(tensor.num_bytes for tensor in self.tensors.values() if tensor.rounded_type is not None)
 
     def identity(self) -> str:
         """Return a hash of each tensor's name, type, shape and two samples; all bytes would be the whole file."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.tensors.items()):
-            middle = len(tensor.data) // 2
-            digest.update(f"{name} {tensor.type.name} {tensor.shape} {len(tensor.data)}".encode())
-            digest.update(tensor.data[:_SAMPLE_BYTES].tobytes())
-            digest.update(tensor.data[middle : middle + _SAMPLE_BYTES].tobytes())
+            data = tensor.data
+            middle = len(data) // 2
+            digest.update(f"{name} {tensor.type.name} {tensor.shape} {len(data)}".encode())
+            digest.update(data[:_SAMPLE_BYTES].tobytes())
+            digest.update(data[middle : middle + _SAMPLE_BYTES].tobytes())
         return digest.hexdigest()
 
     def check(self, program: Program) -> None:

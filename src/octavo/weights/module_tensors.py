@@ -45,6 +45,13 @@ class ModuleTensors:
             self.fail(part, f"is {tensor.dtype}, expected I32")
         return tensor.data.view("<i4").reshape(tensor.shape)
 
+    def signed_bytes(self, part: str) -> Codes:
+        """Return codes [A, B] of 8 bits with a sign, as the bytes that they are."""
+        tensor = self._tensor(part, 2)
+        if tensor.dtype != "I8":
+            self.fail(part, f"is {tensor.dtype}, expected I8")
+        return tensor.data.reshape(tensor.shape)
+
     def floats(self, part: str) -> Floats:
         """Return numbers, as float32."""
         tensor = self._tensor(part)
@@ -157,14 +164,12 @@ def read_compressed(module: ModuleTensors) -> GroupedWeights:
             return np.ascontiguousarray(unpack(words, bits)[:, :width])
 
     else:
-        stored = module.integers("weight")
-        if len(stored.shape) != 2:
-            module.fail("weight", f"is {list(stored.shape)}, expected 2 dimensions")
-        num_rows, width = stored.shape
+        signed = module.signed_bytes("weight")
+        num_rows, width = signed.shape
         bits = 8
 
         def codes() -> Codes:
-            return (module.integers("weight") + 128).astype(np.uint8)
+            return signed ^ np.uint8(0x80)
 
     scales = _per_group(module.floats("weight_scale"), num_rows)
     if scales is None or width % scales.shape[1]:

@@ -13,8 +13,10 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -36,6 +38,8 @@ _CHECKSUMS = "crc32"
 """Name of the tensor that holds the checksums, in the order of the others."""
 _SPARE_BYTES = 1 << 30
 """What writing an entry leaves free on the disk."""
+_ABANDONED_SECONDS = 3600.0
+"""A temporary file that nobody has written to for so long is nobody's; a younger one may be another process's."""
 
 
 def cache_directory() -> Path:
@@ -88,17 +92,27 @@ class QuantizedCache:
             logger.warning("the quantised weights were not kept: %s", error)
 
     def _replace(self, matrices: Mapping[str, ByteView]) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self._family}new-")
+        temporaries = f"{self._family}new-"
+        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=temporaries)
         try:
             with open(handle, "wb") as file:
                 _write_entry(file, matrices)
             os.replace(temporary, self.path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
         for older in self.path.parent.glob(f"{self._family}*"):
-            if older != self.path:
+            is_new = older == self.path or (older.name.startswith(temporaries) and not _is_abandoned(older))
+            if not is_new:
                 older.unlink(missing_ok=True)
+
+
+def _is_abandoned(temporary: Path) -> bool:
+    try:
+        return time.time() - temporary.stat().st_mtime > _ABANDONED_SECONDS
+    except FileNotFoundError:  # renamed by who wrote it
+        return False
 
 
 def _open_entry(path: Path) -> tuple[dict[str, SafetensorsTensor], dict[str, int]]:

@@ -79,7 +79,7 @@ class WeightQuantizer:
             self._is_cached = False
             matrix = self._quantized(tensors, shape, row_order)
         self._matrices[name] = matrix
-        self._advance(sum(tensor.data.nbytes for tensor in tensors.values()))
+        self._advance(sum(tensor.num_bytes for tensor in tensors.values()))
         return matrix
 
     def keep(self) -> None:
@@ -119,10 +119,10 @@ def _packed_format(tensors: Mapping[str, CheckpointTensor]) -> int:
 
 def _check_values(name: str, tensor: CheckpointTensor) -> None:
     """Find a value that no float16 scale can stand for, reading the tensor in pieces."""
-    size = tensor.type.block_bytes
+    size, data = tensor.type.block_bytes, tensor.data
     step = _SCAN_BYTES // size * size
-    for start in range(0, tensor.data.nbytes, step):
-        values = dequantize_bytes(tensor.data[start : start + step], tensor.type)
+    for start in range(0, data.nbytes, step):
+        values = dequantize_bytes(data[start : start + step], tensor.type)
         unfit = np.flatnonzero(~(np.abs(values) <= _LARGEST))
         if len(unfit):
             row, column = divmod(start // size + int(unfit[0]), tensor.shape[1])

@@ -52,11 +52,13 @@ def load_weights(
     checkpoint: Checkpoint,
     *,
     pack: Packer,
+    pack_made: Packer | None = None,
     quantize: WeightQuantizer | None = None,
 ) -> WeightStore:
     """Check a checkpoint against a program and pack what the program reads.
 
     Args:
+        pack_made: packs bytes that are made on demand, and is done with them when it returns; None: `pack` does both.
         quantize: makes the matrices of tensors that are to be rounded.
 
     Raises: ModelLoadError if names or shapes do not fit, or a value cannot be rounded.
@@ -75,8 +77,9 @@ def load_weights(
         shape = sum(tensor.shape[0] for tensor in stack), stack[0].shape[1]
         order = _stacked_row_order(stack)
         if stack[0].rounded_type is None:
-            sources = [tensor.data for tensor in stack]
-            return pack(NATIVE_FORMATS[stack[0].type], sources, *shape, order)
+            is_made = any(callable(tensor.source) for tensor in stack)
+            packer = pack_made if is_made and pack_made is not None else pack
+            return packer(NATIVE_FORMATS[stack[0].type], [tensor.data for tensor in stack], *shape, order)
         assert quantize is not None, "a checkpoint with tensors to round comes with what rounds them"
         return quantize(name, tensors, shape, order)
 
