@@ -14,7 +14,7 @@ from octavo.core.engine_core import EngineCore
 from octavo.core.executor import CacheCapacity
 from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.scheduler import Scheduler
-from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, SchedulerOutput, TokenLogprobs
+from octavo.core.step import ModelRunnerOutput, NonFiniteError, SchedulerOutput, TokenLogprobs
 from octavo.errors import RequestError, StepCancelledError
 from octavo.frontend.embedding import EmbeddingConfig
 from octavo.frontend.engine_metrics import EngineMetrics
@@ -129,7 +129,7 @@ class FakeExecutor:
             _, ids, prompt_len, params = self._seats[seat]
             token_id = self.next_token(ids[:position], prompt_len)
             if token_id < 0:
-                output.row_errors[row] = NON_FINITE_LOGITS
+                output.row_errors[row] = NonFiniteError("the model's logits are not finite numbers")
             else:
                 ids[position:] = [token_id]
             output.token_ids.append(token_id)
@@ -200,9 +200,10 @@ def make_parts(
     policy: Literal["fcfs", "priority"] = "fcfs",
     pooling_type: PoolingType = "last",
     events: EventSink | None = None,
+    num_saturated: Callable[[], int] = lambda: 0,
 ) -> EngineParts:
     """A real control plane over a fake data plane, and what is around it."""
-    metrics = EngineMetrics(max_model_len)
+    metrics = EngineMetrics(max_model_len, num_saturated)
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -231,7 +232,7 @@ def make_parts(
         vocab_size=vocab_size,
         hidden_size=HIDDEN,
         embedding=EmbeddingConfig(pooling_type),
-        eos_token_ids=frozenset({EOS}),
+        eos_token_ids=(EOS,),
         max_model_len=max_model_len,
         max_logprobs=20,
         grammars=GrammarCompiler(tokenizer, vocab_size=vocab_size, eos_token_ids={EOS}),  # type: ignore[arg-type]

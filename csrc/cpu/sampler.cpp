@@ -102,6 +102,7 @@ void sample_row(float* logits, int64_t V, const SampleParams& params, LogprobsMo
     result->token_id = params.forced_token;
   } else {
     if (params.allowed || params.num_edits > 0) {
+      result->status = 2;
       if (wanted && raw) x = std::copy(logits, logits + V, scratch.row) - V;
       if (params.allowed) ban_others(x, V, params.allowed);
       if (!apply_edits(x, params.edits, params.num_edits)) return;

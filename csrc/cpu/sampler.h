@@ -36,7 +36,7 @@ struct SampleParams {
 
 struct SampleResult {
   int32_t token_id;
-  int32_t status;      // 0 ok; 1 non-finite logits (NaN, +inf, or nothing allowed)
+  int32_t status;      // 0 ok; 1 non-finite logits (NaN, +inf, or all -inf); 2 mask and edits leave no token
   int32_t rank;        // 1-based rank of the token: 1 + number of tokens with a greater logprob
   float logprob;
 };

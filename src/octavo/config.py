@@ -73,8 +73,8 @@ class EngineConfig:
     """Tokens computed in one step. More makes prompts slightly faster and steps longer: at 512 a step of a 1B model
     takes about a second on two cores, and activations stay small. Default: 512, or max_num_seqs where that is more."""
     long_prefill_token_threshold: int | None = None
-    """While other requests wait or decode, a prompt takes at most this many tokens of a step; 0 switches that off.
-    Default: half of max_num_batched_tokens, so that a long prompt does not hold up the next."""
+    """Beside other requests, running or waiting, a prompt takes at most this many tokens of a step; 0 switches that
+    off. Default: half of max_num_batched_tokens, so that a long prompt does not hold up the next."""
     target_itl_ms: float | None = None
     """While requests decode whose tokens are streamed, prompts take as much of a step as leaves it about this long, in
     milliseconds, as measured, or 1.5 times as long as it takes without prompts where that is more. Default: 2.2 times
@@ -89,7 +89,8 @@ class EngineConfig:
     """Reuse the keys and values of prompts that begin alike. Answers do not change by a bit."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """How keys and values are stored; "auto" is float16. "int8" takes half the memory and less time to read: long
-    contexts decode faster, and perplexity changes by about 0.1 %."""
+    contexts decode faster, and perplexity changes by about 0.1 %. Values too large for either are cut, counted
+    (`octavo:kv_values_saturated`) and warned about; "bfloat16" and "float32" hold them."""
     kv_cache_memory_bytes: int | str | None = None
     """Limit of the KV cache, in bytes; also "2G" (binary) or "2g" (decimal). Default: see gpu_memory_utilization."""
     gpu_memory_utilization: float | None = None
@@ -244,7 +245,7 @@ class SchedulerConfig:
     max_model_len: int
     """Limit of prompt plus output, in tokens."""
     long_prefill_token_threshold: int
-    """While others wait or decode, no prefill takes more tokens of a step than this; 0 switches the rule off."""
+    """Beside other requests no prefill takes more tokens of a step than this; 0 switches the rule off."""
     target_itl_ms: float | None
     """Beside streamed requests prompts are cut so that steps take about this long; None: 2.2 times as long as without
     prompts, unless long_prefill_token_threshold is 0."""

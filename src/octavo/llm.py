@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -21,6 +19,7 @@ from octavo.frontend.call_arguments import (
     template_variables,
 )
 from octavo.frontend.input_processor import EngineInput
+from octavo.frontend.mailboxes import Mailboxes
 from octavo.frontend.output_processor import failed_output
 from octavo.frontend.pooling_calls import PoolingCalls
 from octavo.frontend.progress import ProgressBar
@@ -83,9 +82,7 @@ class LLM(PoolingCalls):
     def _attach(self, engine: LLMEngine) -> None:
         self.llm_engine = engine
         self._ordinals = itertools.count()
-        self._mail: dict[str, deque[RequestOutput]] = {}
-        """Where the outputs of a request go: each call has one queue. Several calls may wait at once."""
-        self._stepping = threading.Lock()
+        self._mail = Mailboxes(engine)
 
     def generate(
         self,
@@ -228,11 +225,11 @@ class LLM(PoolingCalls):
         from octavo.frontend.beam_search import BeamSearch, check_room, step_params
 
         _refuse_later_features(lora_request=lora_request)
-        step = step_params(params)
+        step = step_params(params, self.llm_engine.max_logprobs)
         prepared = self._prepare(as_prompts(prompts), step, None, RequestOutputKind.FINAL_ONLY)
         _raise_first(prepared)
         inputs = [entry for entry in prepared if isinstance(entry, EngineInput)]
-        check_room(inputs, params, self.llm_engine.max_model_len)
+        check_room(inputs, params, self.llm_engine)
         generate = partial(self.generate, sampling_params=step, use_tqdm=False)
         return BeamSearch(params, self.llm_engine.tokenizer, generate).run(inputs, concurrency_limit, use_tqdm)
 
@@ -265,8 +262,10 @@ class LLM(PoolingCalls):
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
-        if reset_running_requests or reset_connector:
+        if reset_running_requests:
             refuse("reset_running_requests", True, "is not supported; wait for the requests, or close their stream")
+        if reset_connector:
+            refuse("reset_connector", True, "is not supported: there is no cache outside this process")
         return self.llm_engine.reset_prefix_cache()
 
     def close(self) -> None:
@@ -356,12 +355,11 @@ class LLM(PoolingCalls):
                 good.append((request_id, entry, priorities[index]))
                 index_of[request_id] = index
         open_ids = set(index_of)
-        arrived: deque[RequestOutput] = deque()
-        self._mail.update(dict.fromkeys(open_ids, arrived))
+        arrived = self._mail.open(open_ids)
         try:
             self.llm_engine.add_inputs(good)
             while open_ids:
-                self._wait_for(arrived)
+                self._mail.wait(arrived, open_ids)
                 while arrived:
                     output = arrived.popleft()
                     if output.finished:
@@ -375,18 +373,7 @@ class LLM(PoolingCalls):
             self._abandon(open_ids, cancel_step=True)
             raise
         finally:
-            for request_id in index_of:
-                self._mail.pop(request_id, None)
-
-    def _wait_for(self, arrived: deque[RequestOutput]) -> None:
-        """Step until there is something in `arrived`; deliver to the other calls what is theirs."""
-        while not arrived:
-            with self._stepping:
-                # Another call may have delivered while this one waited for its turn.
-                for output in self.llm_engine.step() if not arrived else ():
-                    owner = self._mail.get(output.request_id)
-                    if owner is not None:
-                        owner.append(output)
+            self._mail.close(index_of)
 
     def _abandon(self, request_ids: set[str], *, cancel_step: bool) -> None:
         try:

@@ -41,7 +41,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     """None while running; then "stop", "length", "abort" or "error"."""
     stop_reason: int | str | None = None
-    """The stop string or stop token id that ended it; None for the model's own end-of-text token."""
+    """The stop string or stop token id that ended it, also where the model's generation config names the latter; None
+    for the tokenizer's own end-of-text token."""
 
     def finished(self) -> bool:
         """Whether this completion has ended."""
@@ -78,11 +79,11 @@ class RequestStateStats:
     first_token_latency: float = 0.0
     """Seconds from arrival to the first token."""
     is_corrupted: bool = False
-    """Whether the model produced logits that are not numbers."""
+    """Whether the model produced numbers that are not finite: logits, or hidden states of an embedding."""
     seed: int | None = None
     """The seed that was used: repeating the request with it repeats the answer."""
     numeric_fingerprint: str | None = None
-    """Hash of everything that the answer's bits depend on besides the request."""
+    """Hash of everything that the answer's numbers depend on besides the request, its prompt as token ids."""
 
 
 @dataclass(slots=True)

@@ -143,6 +143,8 @@ class SamplingParams:
 
     eos_token_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False, compare=False)
     """Filled in by the engine: the model's end-of-generation ids, `ignore_eos` or not."""
+    eos_token_id: int | None = field(default=None, init=False, repr=False, compare=False)
+    """Filled in by the engine: the one of these that is the tokenizer's own; the others are told as `stop_reason`."""
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)
     """Filled in by the engine: `bad_words`, tokenised with and without a leading space."""
 

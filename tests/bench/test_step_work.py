@@ -24,7 +24,7 @@ def make_model(*int8_weights: str) -> WorkModel:
 
 
 def make_weight(name: str, *shape: int) -> Weight:
-    return Weight(name, shape, ("axis",) * len(shape), (WeightPart(name, shape[0]),))
+    return Weight(name, shape, (WeightPart(name, shape[0]),))
 
 
 def test_products_count_as_what_they_are_computed_in() -> None:

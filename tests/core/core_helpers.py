@@ -22,6 +22,8 @@ from octavo.pooling_params import PoolingType
 from octavo.sampling_params import SamplingParams
 
 EOS = 7
+OTHER_EOS = 1_000_007
+"""Ends a text too; the fake model never says it."""
 FULL = None
 """A window that sees everything."""
 STATE: Literal["state"] = "state"
@@ -114,7 +116,7 @@ def make_request(
     **params: Any,
 ) -> Request:
     own = SamplingParams(max_tokens=max_tokens, **params)
-    own.eos_token_ids = frozenset({eos})
+    own.eos_token_id, own.eos_token_ids = eos, frozenset({eos, OTHER_EOS})
     return Request(
         request_id,
         list(prompt),

@@ -84,6 +84,8 @@ class FakeExecutor:
         """Raises to make the step fail at a stage: "submit" before the plan is read, "body" after some writes."""
         self.row_error: Callable[[Seat, int], str | None] = lambda *_: None
         """Reason for which the token at a position cannot be sampled."""
+        self.score_error: Callable[[Seat, int], str | None] = lambda *_: None
+        """Reason for which the prompt token at a position cannot be scored."""
         self.random = random.Random(0)
         self.broken: AssertionError | LookupError | None = None
         """A promise of the control plane that a step did not keep; the engine takes it for a step that failed."""
@@ -246,6 +248,9 @@ class FakeExecutor:
                 assert row_seat is seat
                 assert position + 1 == scored.first_position + step, "the row before a token scores it"
                 entries.append(TokenLogprobs([seat.token_ids[position + 1]], [-1.0], 1))
+                reason = self.score_error(seat, position + 1)
+                if reason is not None:
+                    result.row_errors[len(result.token_ids) + index] = reason
             result.prompt_logprobs[index] = entries
         self._pool(plan, result)
         return result
@@ -265,5 +270,6 @@ class FakeExecutor:
             if start + count == seat.prompt_len:
                 reason = self.row_error(seat, seat.prompt_len)
                 if reason is not None:
-                    result.row_errors[len(result.token_ids) + len(result.sums)] = reason
+                    number_of_sum = len(result.token_ids) + len(result.prompt_logprobs) + len(result.sums)
+                    result.row_errors[number_of_sum] = reason
                 result.sums.append(np.array([seat.hidden_sum]))

@@ -26,6 +26,13 @@ def test_the_refusal_has_the_numbers_and_the_ways_out() -> None:
     assert (refused.value.parameter, refused.value.value) == ("max_tokens", 23)
 
 
+def test_the_refusal_tells_the_number_that_was_asked_for_and_what_counts_of_it() -> None:
+    with pytest.raises(RequestError, match=r"10 \+ 500 tokens, 64 of which max_model_len lets count, and") as refused:
+        make_policy().check_fits(10, 500)
+    assert "16 blocks" in str(refused.value)
+    assert (refused.value.parameter, refused.value.value) == ("max_tokens", 500)
+
+
 def test_a_prompt_that_fills_the_cache_has_to_be_shortened() -> None:
     with pytest.raises(RequestError, match="shorten the prompt") as refused:
         make_policy().check_fits(32, None)

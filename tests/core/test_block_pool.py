@@ -98,16 +98,16 @@ def test_what_can_be_allocated_counts_ids_of_each_group_and_bytes_of_all() -> No
     assert pool.can_allocate([3, 2])
     assert not pool.can_allocate([2, 3]), "80 bytes"
     assert not pool.can_allocate([4, 0]), "4 ids"
-    assert pool.num_free_rows() == 2
+    assert pool.num_free_blocks() == 2
     pool.allocate(1)
-    assert pool.num_free_rows() == 1
+    assert pool.num_free_blocks() == 1
 
 
 def test_cached_blocks_count_as_free() -> None:
     pool = Pool((2,))
     for block in [pool.allocate(0), pool.allocate(0)]:
         pool.cache(block)
-    assert pool.num_free_rows() == 2
+    assert pool.num_free_blocks() == 2
 
 
 def test_memory_of_free_blocks_beyond_the_ledger_is_given_back_oldest_first() -> None:

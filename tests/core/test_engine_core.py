@@ -145,6 +145,7 @@ def test_a_cancelled_step_is_computed_again(stage: str) -> None:
     assert engine.tokens("a") == tokens_alone(request)[0]
     assert [event.reason for event in engine.log.of(RequestPreempted)] == ["step_cancelled"]
     assert engine.completions["a", 0].last.num_preemptions == 1  # type: ignore[union-attr]
+    assert engine.scheduler.roster.num_preemptions == 0, "nobody needed its blocks"
 
 
 def test_an_interrupt_leaves_a_usable_engine() -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from core_helpers import EOS, make_config, make_manager, make_request
+import sys
+
+import pytest
+from core_helpers import EOS, OTHER_EOS, make_config, make_manager, make_request
 
 from octavo.core.request import Request, RequestStatus
 from octavo.core.request_queue import RequestQueue
@@ -51,7 +54,7 @@ def test_every_completion_has_its_own_stop_checker() -> None:
 
 
 def test_ids_that_end_early_are_eos_and_stop_tokens() -> None:
-    assert make_request(stop_token_ids=[3]).ends_early == {EOS, 3}
+    assert make_request(stop_token_ids=[3]).ends_early == {EOS, OTHER_EOS, 3}
     assert make_request(stop_token_ids=[3], ignore_eos=True).ends_early == {3}
 
 
@@ -110,3 +113,21 @@ def test_a_request_can_be_removed_from_the_middle_and_pushed_again() -> None:
     assert len(queue) == 3
     assert [request.request_id for request in queue] == ["0", "2", "3"]
     assert drain(queue) == ["0", "2", "3"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_queue_keeps_nothing_of_requests_that_left_it_from_behind(policy: str) -> None:
+    first, gone = make_request("first", arrival=0, priority=-1), make_request("gone", arrival=1)
+    queue = queue_of(policy, first)
+    num_references = sys.getrefcount(gone)
+    queue.push(gone)
+    queue.remove(gone)
+    assert sys.getrefcount(gone) == num_references
+    assert drain(queue) == ["first"]
+
+
+def test_requests_of_equal_rank_keep_their_order_and_leave_one_by_one() -> None:
+    requests = [make_request(str(i)) for i in range(4)]
+    queue = queue_of("priority", *requests)
+    queue.remove(requests[2])
+    assert drain(queue) == ["0", "1", "3"]

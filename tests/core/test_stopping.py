@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_helpers import EOS, make_request
+from core_helpers import EOS, OTHER_EOS, make_request
 
 from octavo.core.request import Request
 from octavo.core.stopping import Stop, check_stop
@@ -56,6 +56,8 @@ def name_case(value: object) -> str:
         ({"ignore_eos": True}, EOS, None),
         ({"stop_token_ids": [3]}, 3, ("stop", 3)),
         ({"stop_token_ids": [EOS]}, EOS, ("stop", None)),
+        ({}, OTHER_EOS, ("stop", OTHER_EOS)),
+        ({"ignore_eos": True}, OTHER_EOS, None),
         ({"stop_token_ids": [EOS], "ignore_eos": True}, EOS, ("stop", EOS)),
         ({"make_stop_checker": lambda: StopAt(3)}, 3, ("stop", "END")),
         ({"make_stop_checker": lambda: StopAt(EOS)}, EOS, ("stop", None)),

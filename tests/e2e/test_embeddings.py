@@ -185,7 +185,7 @@ def test_an_embedding_that_is_not_a_number_is_an_error_of_its_own_request(monkey
         monkeypatch.setattr(program, "pool", spoiled)
         bad, other = llm.embed([[7, 8], [5, 6]], use_tqdm=False)
     assert bad.error is not None
-    assert "not finite" in bad.error.message
+    assert bad.error.message == "the model's hidden states are not finite numbers"
     assert bad.outputs.embedding == []
     assert (other.error, other.outputs.embedding) == (None, good)
 

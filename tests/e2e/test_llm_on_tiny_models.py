@@ -90,6 +90,23 @@ def test_the_fingerprint_follows_what_is_changed_of_the_models_config() -> None:
     assert len(prints) == 3
 
 
+def test_the_fingerprint_follows_what_logprobs_and_embeddings_are_made_of() -> None:
+    prints = set()
+    for options in ({}, {"logprobs_mode": "processed_logprobs"}, {"pooling_type": "mean"}):
+        with make_llm("llama", **options) as engine:
+            prints.add(engine.llm_engine.numeric_fingerprint)
+    assert len(prints) == 3
+
+
+def test_an_automatic_length_without_chunks_is_what_one_step_holds() -> None:
+    with make_llm(
+        "llama", max_model_len="auto", enable_chunked_prefill=False, max_num_batched_tokens=96, max_num_seqs=4
+    ) as engine:
+        assert engine.llm_engine.max_model_len == 96
+        (output,) = engine.generate([list(range(1, 96))], SamplingParams(temperature=0, max_tokens=1), use_tqdm=False)
+    assert output.outputs[0].finish_reason == "length"
+
+
 def test_an_automatic_length_is_what_the_cache_holds() -> None:
     with make_llm("llama", num_gpu_blocks_override=4, max_model_len="auto") as engine:
         assert engine.llm_engine.max_model_len == 64

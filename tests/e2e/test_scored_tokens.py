@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,3 +126,39 @@ def test_requests_that_name_tokens_and_others_run_side_by_side(llm: LLM) -> None
 def test_lists_that_do_not_fit_the_prompt_or_the_model_are_refused(llm: LLM, params: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         generate(llm, PROMPT, **params)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [{"prompt_logprobs": 1}, {"prompt_logprob_token_ids": [[3]] * 11}],
+    ids=["best", "named"],
+)
+def test_a_prompt_that_cannot_be_scored_is_an_error_of_its_own_request(tmp_path: Path, scores: dict[str, Any]) -> None:
+    bad_token, prompts = 777, [list(range(40 * i + 1, 40 * i + 13)) for i in range(3)]
+    bad_prompt = [*prompts[1][:6], bad_token, *prompts[1][7:]]
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, **scores)
+    with LLM(make_poisoned_model(tmp_path, bad_token), long_prefill_token_threshold=5, **FLOAT) as llm:
+        good = llm.generate([prompts[0], prompts[2]], params, use_tqdm=False)
+        outputs = llm.generate([prompts[0], bad_prompt, prompts[2]], params, use_tqdm=False)
+    assert [output.outputs[0].finish_reason for output in outputs] == ["length", "error", "length"]
+    assert "not finite" in outputs[1].error.message
+    assert outputs[1].metrics.is_corrupted
+    told = outputs[1].prompt_logprobs[1:] if "prompt_logprobs" in scores else outputs[1].prompt_token_id_logprobs
+    assert len(told) == 5, "those of the first chunk, and no numbers that mean nothing"
+    for output, expected_output in zip(outputs[::2], good, strict=True):
+        assert output.outputs == expected_output.outputs
+        assert output.prompt_logprobs == expected_output.prompt_logprobs
+
+
+def make_poisoned_model(path: Path, bad_token: int) -> Path:
+    """A model whose hidden states are not numbers from this token on."""
+    for source in (TINY_DIR / "qwen3").iterdir():
+        (path / source.name).write_bytes(source.read_bytes())
+    content = bytearray((path / "model.safetensors").read_bytes())
+    header_end = 8 + struct.unpack_from("<Q", content)[0]
+    entry = json.loads(content[8:header_end])["model.embed_tokens.weight"]
+    row_bytes = entry["shape"][1] * 4
+    first = header_end + entry["data_offsets"][0] + bad_token * row_bytes
+    content[first : first + row_bytes] = np.full(entry["shape"][1], np.nan, np.float32).tobytes()
+    (path / "model.safetensors").write_bytes(content)
+    return path

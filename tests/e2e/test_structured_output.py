@@ -148,7 +148,9 @@ def test_demands_that_exclude_each_other_end_the_request_with_the_reason(llm: LL
     letters = [token_id for token_id in range(VOCAB) if llm.get_tokenizer().id_to_bytes(token_id) == b"x"]
     output = answer(llm, {"regex": r"\d{3}"}, allowed_token_ids=letters)
     assert output.outputs[0].finish_reason == "error"
+    assert output.error.code == "request_error"
     assert "no token is allowed" in output.error.message
+    assert not output.metrics.is_corrupted
 
 
 def test_a_grammar_that_gets_too_complex_ends_its_own_request(llm: LLM) -> None:

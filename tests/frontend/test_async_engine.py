@@ -5,63 +5,15 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from face_fakes import FakeExecutor, make_engine
+from async_helpers import deltas, make_async, run, text_of, until, until_idle, until_running
+from face_fakes import make_engine
 
-from octavo import EngineDeadError, PoolingParams, RequestError, RequestOutput, RequestOutputKind, SamplingParams
+from octavo import EngineDeadError, PoolingParams, RequestError, RequestOutput
 from octavo.errors import QueueFullError, RequestTimeoutError
 from octavo.frontend.async_engine import AsyncLLM
-
-
-@asynccontextmanager
-async def make_async(
-    *, engine: dict[str, Any] | None = None, **options: Any
-) -> AsyncIterator[tuple[AsyncLLM, FakeExecutor]]:
-    built, executor = make_engine(**(engine or {}))
-    llm = AsyncLLM(built, **options)
-    try:
-        yield llm, executor
-    finally:
-        llm.close()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
-
-
-def deltas(**values: object) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=300, output_kind=RequestOutputKind.DELTA, **values)  # type: ignore[arg-type]
-
-
-async def text_of(llm: AsyncLLM, prompt: str, request_id: str = "a", **options: Any) -> str:
-    form = options.pop("structured_outputs", None)
-    outputs = [output async for output in llm.generate(prompt, deltas(structured_outputs=form), request_id, **options)]
-    assert outputs[-1].finished
-    return "".join(output.outputs[0].text for output in outputs)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
-async def running(llm: AsyncLLM) -> float:
-    return next(metric.value for metric in await llm.get_metrics() if metric.name == "vllm:num_requests_running")
-
-
-async def until_running(llm: AsyncLLM) -> None:
-    while not await running(llm):
-        await asyncio.sleep(0.005)
-
-
-async def until_idle(llm: AsyncLLM) -> None:
-    """An aborted request is gone after the step that it was in."""
-    while await running(llm):
-        await asyncio.sleep(0.005)
 
 
 def test_requests_stream_side_by_side_under_the_ids_they_came_with() -> None:
@@ -167,6 +119,20 @@ def test_an_aborted_embedding_is_an_error_and_no_empty_vector() -> None:
     run(test)
 
 
+def test_a_form_that_others_leave_no_time_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_grammar(_: object) -> NoReturn:
+        raise QueueFullError("all are busy")
+
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            monkeypatch.setattr(llm.engine._inputs._grammars, "compile", compile_grammar)
+            with pytest.raises(QueueFullError, match="busy"):
+                await text_of(llm, "x", structured_outputs={"regex": "x"})
+            assert llm.num_waiting == 0
+
+    run(test)
+
+
 def test_a_form_that_takes_long_holds_up_neither_streams_nor_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         compiled = threading.Event()
@@ -213,58 +179,6 @@ def test_a_request_past_its_deadline_ends_with_an_error() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
-def test_a_pause_holds_up_new_requests_and_treats_running_ones_as_told(mode: Any) -> None:
-    async def test() -> None:
-        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
-            old = asyncio.create_task(text_of(llm, "a" * 60))
-            await until_running(llm)
-            await llm.pause_generation(mode=mode)
-            assert await llm.is_paused()
-            assert llm.num_unfinished == (mode == "keep")
-            new = asyncio.create_task(text_of(llm, "new"))
-            await asyncio.sleep(0.1)
-            assert not new.done()
-            assert old.done() == (mode != "keep")
-            await llm.resume_generation()
-            assert await new == "new"
-            text = await old
-            assert (text == "a" * 60) == (mode != "abort")
-
-    run(test)
-
-
-@pytest.mark.parametrize("mode", ["abort", "wait"])
-def test_requests_that_a_pause_keeps_are_ended_by_another_pause(mode: Any) -> None:
-    async def test() -> None:
-        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
-            kept = asyncio.create_task(text_of(llm, "a" * 60))
-            await until_running(llm)
-            await llm.pause_generation(mode="keep")
-            await llm.pause_generation(mode=mode)
-            assert (await kept == "a" * 60) == (mode == "wait")
-
-    run(test)
-
-
-@pytest.mark.parametrize("how", ["drain", "close"])
-def test_a_request_that_a_pause_holds_up_is_told_of_the_end(how: str) -> None:
-    async def test() -> None:
-        async with make_async() as (llm, _):
-            assert await text_of(llm, "a") == "a"
-            await llm.pause_generation()
-            held = asyncio.create_task(text_of(llm, "b"))
-            await asyncio.sleep(0.01)
-            if how == "drain":
-                await llm.drain(1)
-            else:
-                llm.close()
-            with pytest.raises(EngineDeadError):
-                await held
-
-    run(test)
-
-
 def test_an_end_that_comes_with_the_last_results_is_told_to_every_reader() -> None:
     async def test() -> None:
         async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
@@ -275,33 +189,6 @@ def test_an_end_that_comes_with_the_last_results_is_told_to_every_reader() -> No
             for task in tasks:
                 with pytest.raises(EngineDeadError, match="closed"):
                     await task
-
-    run(test)
-
-
-def test_a_drained_engine_ends_what_runs_and_takes_nothing_new() -> None:
-    async def test() -> None:
-        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
-            task = asyncio.create_task(text_of(llm, "a" * 50))
-            await until(lambda: llm.num_unfinished == 1)
-            drain = asyncio.create_task(llm.drain(10))
-            await asyncio.sleep(0)
-            with pytest.raises(EngineDeadError, match="shutting down"):
-                await text_of(llm, "b")
-            await drain
-            assert await task == "a" * 50
-
-    run(test)
-
-
-def test_a_drain_that_takes_too_long_ends_requests_with_an_error() -> None:
-    async def test() -> None:
-        async with make_async(engine={"step_seconds": 0.02}) as (llm, _):
-            task = asyncio.create_task(text_of(llm, "a" * 300))
-            await until(lambda: llm.num_unfinished == 1)
-            await llm.drain(0.1)
-            with pytest.raises(EngineDeadError, match="shutting down"):
-                await task
 
     run(test)
 
@@ -438,27 +325,6 @@ def test_what_came_before_a_failure_is_delivered_before_the_error() -> None:
     run(test)
 
 
-def test_a_pause_goes_on_in_the_next_loop_and_ends_there() -> None:
-    built, _ = make_engine()
-    llm = AsyncLLM(built)
-
-    async def wait_in_vain() -> None:
-        await llm.pause_generation()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(text_of(llm, "held"), 0.05)
-
-    async def go_on() -> None:
-        held = asyncio.create_task(text_of(llm, "held"))
-        await asyncio.sleep(0.05)
-        assert not held.done()
-        await llm.resume_generation()
-        assert await held == "held"
-
-    asyncio.run(wait_in_vain())
-    asyncio.run(go_on())
-    llm.close()
-
-
 def test_a_reader_that_reads_nothing_loses_its_request_before_much_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.frontend.generation.MAX_UNREAD", 100)
 
@@ -470,6 +336,32 @@ def test_a_reader_that_reads_nothing_loses_its_request_before_much_piles_up(monk
             with pytest.raises(RequestError, match="read too slowly"):
                 await generation.__anext__()
             assert await text_of(llm, "ab" * 100) == "ab" * 100
+
+    run(test)
+
+
+def test_snapshots_asked_for_at_once_are_one_and_do_not_hold_up_what_is_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            snapshot, may_go_on, calls = llm.engine.snapshot, threading.Event(), []
+
+            def slow_snapshot() -> Any:
+                calls.append(may_go_on.wait(20))
+                return snapshot()
+
+            monkeypatch.setattr(llm.engine, "snapshot", slow_snapshot)
+            asked = [asyncio.create_task(llm.snapshot()) for _ in range(8)]
+            await asyncio.sleep(0)
+            assert await llm.prepare(["long " * 1000], deltas())
+            asked[0].cancel()
+            await asyncio.sleep(0)
+            may_go_on.set()
+            taken = await asyncio.gather(*asked[1:])
+            assert all(entry is taken[0] for entry in taken)
+            assert calls == [True]
+            assert await llm.snapshot() is not taken[0]
 
     run(test)
 

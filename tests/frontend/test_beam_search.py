@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from face_fakes import make_llm
 from tiny_models import TINY_DIR
 
 from octavo import LLM, BeamSearchParams, RequestError, SamplingParams
@@ -94,9 +95,25 @@ def test_what_cannot_be_searched_is_refused(llm: LLM) -> None:
         llm.beam_search(PROMPTS, BeamSearchParams(beam_width=1, max_tokens=1), concurrency_limit=0)
 
 
-def test_a_beam_wider_than_the_logprobs_of_the_engine_names_the_option() -> None:
-    with (
-        LLM(TINY_DIR / "smollm3", tokenizer=TINY_DIR / "llama") as llm,
-        pytest.raises(RequestError, match="raise the engine option max_logprobs"),
-    ):
-        llm.beam_search(PROMPTS, BeamSearchParams(beam_width=11, max_tokens=2))
+def test_a_search_wider_than_the_logprobs_of_the_engine_is_refused_in_its_own_words() -> None:
+    with LLM(TINY_DIR / "smollm3", tokenizer=TINY_DIR / "llama", num_threads=1) as llm:
+        with pytest.raises(
+            RequestError, match=r"beam_width \(11\) needs the 22 .* at most 10 .* raise .* max_logprobs"
+        ) as refusal:
+            llm.beam_search(PROMPTS, BeamSearchParams(beam_width=11, max_tokens=2))
+        assert (refusal.value.parameter, refusal.value.value) == ("beam_width", 11)
+        assert len(llm.beam_search(PROMPTS, BeamSearchParams(beam_width=10, max_tokens=2))) == 2
+
+
+def test_a_search_that_the_cache_cannot_hold_is_refused_before_it_begins() -> None:
+    llm, _ = make_llm(num_blocks=2)
+    with pytest.raises(RequestError, match="raise kv_cache_memory_bytes") as refusal:
+        llm.beam_search(["ok", "x" * 10], BeamSearchParams(beam_width=2, max_tokens=30))
+    assert refusal.value.parameter == "max_tokens"
+    assert llm.kv_cache_stats().peak_used_blocks == 0
+
+
+def test_a_beam_that_cannot_go_on_ends_the_search_with_its_reason() -> None:
+    llm, _ = make_llm(next_token=lambda ids, _: -1 if len(ids) == 4 else 65)
+    with pytest.raises(RequestError, match=r"a beam of prompt 1 cannot go on: .*not finite"):
+        llm.beam_search(["a" * 10, "bc"], BeamSearchParams(beam_width=2, max_tokens=4))

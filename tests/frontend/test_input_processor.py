@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from face_fakes import EOS, ByteTokenizer
+from face_fakes import EOS, IM_START, ByteTokenizer
 
-from octavo import RequestError, RequestOutputKind, SamplingParams
+from octavo import QueueFullError, RequestError, RequestOutputKind, SamplingParams
 from octavo.frontend.embedding import EmbeddingConfig
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.grammar.compiler import GrammarCompiler
+from octavo.structured_outputs import StructuredOutputsParams
 
 VOCAB = 300
 HIDDEN = 8
@@ -22,7 +23,7 @@ def make_processor(
     return InputProcessor(
         tokenizer,  # type: ignore[arg-type]
         vocab_size=VOCAB,
-        eos_token_ids=frozenset({EOS}),
+        eos_token_ids=(EOS, IM_START),
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=max_logprobs,
         grammars=GrammarCompiler(tokenizer, vocab_size=VOCAB, eos_token_ids={EOS}),  # type: ignore[arg-type]
@@ -167,7 +168,7 @@ def test_the_engine_gets_a_copy_of_the_parameters() -> None:
     assert isinstance(second, EngineInput)
     assert first.params is second.params is not params
     assert first.params.output_kind is RequestOutputKind.FINAL_ONLY
-    assert first.params.eos_token_ids == {EOS}
+    assert (first.params.eos_token_id, first.params.eos_token_ids) == (EOS, {EOS, IM_START})
     assert (params.output_kind, params.eos_token_ids) == (RequestOutputKind.CUMULATIVE, frozenset())
 
 
@@ -177,3 +178,19 @@ def test_parameters_spoilt_after_construction_are_found() -> None:
     (result,) = make_processor().process(["a"], [params])
     assert isinstance(result, RequestError)
     assert result.parameter == "temperature"
+
+
+def test_a_grammar_that_others_leave_no_time_is_the_error_of_its_prompts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = make_processor()
+    monkeypatch.setattr(processor._grammars, "compile", make_busy)
+    form = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
+    results = processor.process(["one", "two", "three"], [SamplingParams(), form, form])
+    assert [isinstance(result, EngineInput) for result in results] == [True, False, False]
+    assert isinstance(results[1], RequestError)
+    assert (results[1].parameter, str(results[1])) == ("structured_outputs", "structured_outputs: all are busy.")
+    with pytest.raises(QueueFullError, match="all are busy"):
+        processor.process(["one", "two"], [SamplingParams(), form], raise_queue_full=True)
+
+
+def make_busy(_: object) -> NoReturn:
+    raise QueueFullError("all are busy.")

@@ -243,6 +243,15 @@ def test_threads_may_generate_at_once() -> None:
     assert results == {n: [f"thread {n} prompt {i}" for i in range(5)] for n in range(4)}
 
 
+def test_a_call_whose_requests_were_ended_by_others_does_not_wait_for_ever() -> None:
+    llm, _ = make_llm(step_seconds=0.01)
+    stream = llm.stream(["a" * 200], SamplingParams(temperature=0, max_tokens=400))
+    next(stream)
+    llm.llm_engine.abort_request(list(llm.llm_engine._core_ids))
+    with pytest.raises(RequestError, match="ended by another call"):
+        list(stream)
+
+
 def test_ctrl_c_cancels_the_running_step_and_leaves_a_usable_engine() -> None:
     llm, executor = make_llm(step_seconds=30.0)
 
@@ -306,6 +315,14 @@ def test_template_variables_cannot_replace_arguments(variables: Any) -> None:
     llm, _ = make_llm()
     with pytest.raises(RequestError, match="chat_template_kwargs"):
         llm.chat([{"role": "user", "content": "hi"}], use_tqdm=False, chat_template_kwargs=variables)
+
+
+@pytest.mark.parametrize("name", ["reset_running_requests", "reset_connector"])
+def test_a_reset_that_is_not_supported_is_refused_by_its_name(name: str) -> None:
+    llm, _ = make_llm()
+    with pytest.raises(RequestError, match=f"^{name} is not supported"):
+        llm.reset_prefix_cache(**{name: True})
+    assert llm.reset_prefix_cache()
 
 
 def test_a_closed_engine_says_so() -> None:

@@ -8,16 +8,17 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from face_fakes import make_engine
 
 from octavo import EngineDeadError, RequestError, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.core.scheduler import StalledError
-from octavo.frontend import engine_thread
+from octavo.frontend import engine_thread, output_processor
 from octavo.frontend.llm_engine import LLMEngine, _derived_seed
 from octavo.observe.events import Event, RequestRefused
+from octavo.outputs import OutputError
 
 
 class EventLog:
@@ -166,6 +167,32 @@ def test_no_detokenising_gives_no_text() -> None:
     engine.add_request("a", "abc", make_params(detokenize=False))
     final = run_to_end(engine)[-1].outputs[0]
     assert (final.text, final.token_ids[:3]) == ("", [*b"abc"])
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", list(RequestOutputKind), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("part", ["_Completion.add", "_Completion.output"])
+def test_an_output_that_cannot_be_made_is_an_error_of_its_request_alone(
+    part: str, kind: RequestOutputKind, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, _ = make_engine()
+    cls, method = getattr(output_processor, part.partition(".")[0]), part.partition(".")[2]
+    make = getattr(cls, method)
+
+    def fail_for_x(completion: Any, *args: object) -> object:
+        if ord("x") in completion.token_ids:
+            raise OverflowError("injected")
+        return make(completion, *args)
+
+    monkeypatch.setattr(cls, method, fail_for_x)
+    for text in ("abc", "x" * 90, "def"):
+        engine.add_request(text[:3], text, make_params(n=1, output_kind=kind))
+    finals = {output.request_id: output for output in run_to_end(engine) if output.finished}
+    assert finals["xxx"].error == OutputError("request_failed", "OverflowError: injected")
+    assert [(c.finish_reason, c.token_ids) for c in finals["xxx"].outputs] == [("error", [])]
+    assert [finals[name].outputs[0].finish_reason for name in ("abc", "def")] == ["stop", "stop"]
+    assert engine._thread.ask(lambda: len(engine._core.scheduler.roster)) == 0, "it does not run on unseen"
+    assert "injected" in caplog.text
     engine.close()
 
 

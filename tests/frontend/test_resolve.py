@@ -22,7 +22,7 @@ def make_config(model: str = LLAMA, **options: Any) -> EngineConfig:
 
 def test_defaults_are_filled_in() -> None:
     resolved = resolve(make_config())
-    assert resolved.max_model_len == resolved.model.spec.max_positions == resolved.positions()
+    assert resolved.max_model_len == resolved.model.spec.max_positions == resolved.longest
     assert resolved.cache_dtype == "float16"
     assert resolved.num_threads >= 1
 
@@ -35,7 +35,7 @@ def test_options_are_kept() -> None:
 def test_auto_length_is_left_to_the_cache() -> None:
     resolved = resolve(make_config(max_model_len="auto"))
     assert resolved.max_model_len is None
-    assert resolved.positions() == resolved.model.spec.max_positions
+    assert resolved.longest == resolved.model.spec.max_positions
 
 
 def test_more_than_the_models_length_is_refused() -> None:
@@ -51,7 +51,7 @@ def test_a_context_whose_rotations_exceed_the_memory_is_refused_with_the_way_out
     absurd = {"max_position_embeddings": 1 << 27}
     with pytest.raises(ConfigError, match=r"134217728 tokens takes .*; 1073741824 bytes .* set max_model_len, below"):
         resolve(make_config(hf_overrides=absurd, **options))
-    assert resolve(make_config(hf_overrides=absurd, max_model_len=4096)).positions() == 4096
+    assert resolve(make_config(hf_overrides=absurd, max_model_len=4096)).longest == 4096
 
 
 def test_overrides_reach_the_config_and_merge_into_dicts() -> None:

@@ -323,9 +323,9 @@ def test_minus_infinity_is_a_logit_like_others(kernels: Any) -> None:
 def test_a_row_where_nothing_can_be_drawn_is_reported(kernels: Any) -> None:
     logits = np.zeros(100, np.float32)
     assert sample(kernels, np.full(100, -np.inf, np.float32))[1] == 1
-    assert sample(kernels, logits, allowed=np.zeros(4, np.uint32))[1] == 1
+    assert sample(kernels, logits, allowed=np.zeros(4, np.uint32))[1] == 2
     edits = {"edit_ids": np.array([5], np.int32), "edits": np.array([[3e38, 1e-30, 0]], np.float32)}
-    assert sample(kernels, logits, **edits)[1] == 1
+    assert sample(kernels, logits, **edits)[1] == 2
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ from octavo.cache_spec import AttentionGroupSpec, StateGroupSpec
 from octavo.program.builder import ProgramBuilder
 from octavo.program.moe_ops import Moe, Route, Routes, Routing
 from octavo.program.ops import (
-    STEP_INPUTS,
     CacheRef,
     Embedding,
     GatherRows,
     KvWrite,
     Linear,
-    Op,
     PagedAttention,
     Program,
     RmsNorm,
@@ -34,7 +32,7 @@ CACHE = CacheRef(0, 0)
 
 
 def make_weight(name: str, *shape: int) -> Weight:
-    return Weight(name, shape, ("axis",) * len(shape), (WeightPart(name, shape[0]),))
+    return Weight(name, shape, (WeightPart(name, shape[0]),))
 
 
 def make_builder(window: int | None = None) -> ProgramBuilder:
@@ -105,11 +103,6 @@ def test_linear_names_its_optional_operands() -> None:
     assert isinstance(second, Linear)
     assert (first.bias, first.add_to) == (None, None)
     assert (second.bias, second.add_to) == (make_weight("b2", E), x)
-
-
-def test_every_step_input_that_an_op_reads_is_declared() -> None:
-    names = {step_input.name for step_input in STEP_INPUTS}
-    assert {name for op in Op.__subclasses__() for name in op.step_inputs} == names
 
 
 def make_routes(b: ProgramBuilder, x: Value, routing: Routing) -> Routes:

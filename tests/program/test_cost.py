@@ -30,7 +30,7 @@ def make_costs(shape: StepShape, window: int | None = None, cache_dtype: CacheDt
 
 
 def make_weight(name: str, *shape: int) -> Weight:
-    return Weight(name, shape, ("axis",) * len(shape), (WeightPart(name, shape[0]),))
+    return Weight(name, shape, (WeightPart(name, shape[0]),))
 
 
 def test_linear_reads_its_weights_once_and_computes_every_row() -> None:

@@ -41,7 +41,7 @@ def make_spec(dtype: CacheDtype = "float32", window: int | None = None) -> Atten
 
 
 def make_weight(name: str, *shape: int) -> Weight:
-    return Weight(name, shape, ("axis",) * len(shape), (WeightPart(name, shape[0]),))
+    return Weight(name, shape, (WeightPart(name, shape[0]),))
 
 
 def make_attention(window: int | None = None, softcap: float | None = None) -> tuple[Program, ReferenceWeights]:
@@ -215,7 +215,7 @@ def test_only_products_with_quantized_weights_take_quantized_activations() -> No
     b = ProgramBuilder([], max_model_len=64)
     parts = (WeightPart("plain", 8), WeightPart("packed", 8))
     x = b.embedding(make_weight("embed", V, 32))
-    y = b.linear(x, Weight("w", (16, 32), ("axis", "axis"), parts))
+    y = b.linear(x, Weight("w", (16, 32), parts))
     program = b.finish(b.gather_rows(y))
     w = make_rows(8, 32, seed=1)
     weights = ReferenceWeights({"embed": make_rows(V, 32), "plain": w, "packed": w}, frozenset({"packed"}))

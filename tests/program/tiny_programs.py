@@ -28,7 +28,7 @@ MAX_NUM_TOKENS = 96
 def make_weight(name: str, *shape: int, parts: tuple[int, ...] = ()) -> Weight:
     rows = parts or (shape[0],)
     names = [f"{name}.{i}" for i in range(len(rows))] if parts else [name]
-    return Weight(name, shape, ("",) * len(shape), tuple(map(WeightPart, names, rows)))
+    return Weight(name, shape, tuple(map(WeightPart, names, rows)))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class FakeProgram:
         self.run_error: BaseException | None = None
         self.sample_error: BaseException | None = None
         self.bad_rows: list[int] = []
+        self.excluded_rows: list[int] = []
         self.pooled: tuple[list[int], list[int]] | None = None
         self.bad_token: int | None = None
 
@@ -47,6 +48,7 @@ class FakeProgram:
         chosen = [fake_token(s, p) for s, p in zip(choices["seed"], choices["position"], strict=True)]
         results["token_id"] = np.where(choices["forced_token"] >= 0, choices["forced_token"], chosen)
         results["status"][self.bad_rows] = 1
+        results["status"][self.excluded_rows] = 2
         results["rank"] = np.arange(1, len(choices) + 1)
         results["logprob"] = -choices["row"]
         rows, columns = choices["row"][:, None], np.arange(max(0, batch.max_logprobs), dtype=np.int32)

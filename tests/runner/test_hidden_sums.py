@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner_fakes import HIDDEN, VOCAB, FakeProgram, make_assignment, make_plan
 
 from octavo.cache_spec import AttentionGroupSpec
-from octavo.core.step import ModelRunnerOutput, SchedulerOutput
+from octavo.core.step import ModelRunnerOutput, NonFiniteError, SchedulerOutput
 from octavo.runner.cache_memory import CacheMemory
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.model_runner import ModelRunner
@@ -78,5 +78,6 @@ def test_sums_that_are_not_finite_are_counted_on_after_the_logit_rows() -> None:
         make_assignment(2, [6], [2], pooling="last"),
     ]
     result = harness.step(make_plan([(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(0, 0, 1)], assigned=assigned))
-    assert result.row_errors == {2: "the model's hidden states are not finite numbers"}
+    assert list(result.row_errors) == [2]
+    assert isinstance(result.row_errors[2], NonFiniteError)
     assert result.sums[0].tolist() == [5.0] * HIDDEN

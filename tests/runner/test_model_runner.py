@@ -7,7 +7,8 @@ import pytest
 from runner_fakes import HIDDEN, VOCAB, FakeProgram, fake_token, make_assignment, make_plan
 
 from octavo.cache_spec import AttentionGroupSpec
-from octavo.core.step import Move, PromptLogprobRows, TokenLogprobs
+from octavo.core.step import Move, NonFiniteError, PromptLogprobRows, TokenLogprobs
+from octavo.errors import RequestError
 from octavo.runner.cache_memory import CacheMemory
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.model_runner import ModelRunner
@@ -130,8 +131,31 @@ def test_a_row_that_is_not_finite_fails_alone(harness: Harness) -> None:
     harness.program.bad_rows = [1]
     result = harness.step(make_plan([(s, 0, 1) for s in range(3)], [(s, s, 1) for s in range(3)], assigned=assigned))
     assert list(result.row_errors) == [1]
-    assert "not finite" in result.row_errors[1]
+    assert isinstance(result.row_errors[1], NonFiniteError)
     assert harness.inputs.token_ids[:3, 1].tolist() == [fake_token(1000, 1), 0, fake_token(1002, 1)]
+
+
+def test_a_row_whose_tokens_are_all_excluded_is_a_fault_of_its_request(harness: Harness) -> None:
+    harness.program.excluded_rows = [0]
+    result = harness.step(make_plan([(0, 0, 1)], [(0, 0, 1)], assigned=[make_assignment(0, [1], [0])]))
+    assert isinstance(result.row_errors[0], RequestError)
+    assert "allowed_token_ids" in str(result.row_errors[0])
+
+
+def test_a_scored_row_that_is_not_finite_fails_its_request_alone(harness: Harness) -> None:
+    wanted = [PromptLogprobRows(seat, 2 * seat, 1, 1, 1) for seat in range(2)]
+    assigned = [make_assignment(seat, [1, 2], [seat]) for seat in range(3)]
+    plan = make_plan(
+        [(seat, 0, 2) for seat in range(3)],
+        [(1, 0, 2), (3, 1, 2), (5, 2, 2)],
+        assigned=assigned,
+        prompt_logprob_rows=wanted,
+    )
+    harness.program.bad_rows = [4]
+    result = harness.step(plan)
+    assert list(result.row_errors) == [4], "three rows are sampled, and the second entry has no scores"
+    assert isinstance(result.row_errors[4], NonFiniteError)
+    assert harness.inputs.token_ids[:3, 2].tolist() == result.token_ids
 
 
 def test_a_request_that_cannot_be_sampled_fails_alone(harness: Harness) -> None:

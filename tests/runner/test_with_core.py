@@ -205,7 +205,7 @@ def test_tokens_are_those_of_the_model_without_a_cache(
     assert engine.outputs == wanted
     assert set(engine.reasons.values()) == {"length"}
     assert engine.num_cached_tokens > 0
-    if num_blocks < 64:
+    if num_blocks == 9:
         assert engine.core.scheduler.roster.num_preemptions >= 2
 
 

@@ -84,10 +84,10 @@ def load_program(config: EngineConfig, *, longest: int) -> LoadedProgram:
     Raises: `ConfigError` if the model was not made for that many; `ModelLoadError`.
     """
     resolved = resolve(config)
-    positions = resolved.positions()
-    if longest > positions:
-        raise ConfigError(f"The model was made for {counted(positions, 'token')}; a request of {longest} is too long.")
-    program = make_program(config, resolved.model.spec, positions)
+    if longest > resolved.longest:
+        limit = counted(resolved.longest, "token")
+        raise ConfigError(f"The model was made for {limit}; a request of {longest} is too long.")
+    program = make_program(config, resolved.model.spec, resolved.longest)
     weights, packing = load_model_weights(config, resolved, program)
     packing.wait()
     return LoadedProgram(program, weights, resolved.num_threads, config.activation_quantization)

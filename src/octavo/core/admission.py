@@ -47,7 +47,7 @@ class AdmissionPolicy:
         if most >= 1 and max_tokens is None:
             return most
         if wanted > most:
-            raise self._never_fits(prompt_len, wanted if most >= 1 else least, most)
+            raise self._never_fits(prompt_len, max_tokens if max_tokens and most >= 1 else least, most)
         return wanted
 
     def has_room(
@@ -86,11 +86,13 @@ class AdmissionPolicy:
 
     def _never_fits(self, prompt_len: int, max_tokens: int, most: int) -> RequestError:
         """Return the refusal, with the numbers."""
-        needed = self._blocks_needed(prompt_len + max_tokens)
+        total, limit = prompt_len + max_tokens, self._config.max_model_len
+        counting = f" = {total} tokens" if total <= limit else f" tokens, {limit} of which max_model_len lets count,"
+        needed = self._blocks_needed(min(total, limit))
         pool = self._manager.pool
         way_out = f"lower max_tokens to at most {most}" if most >= 1 else "shorten the prompt"
         return RequestError(
-            f"prompt and output together are {prompt_len} + {max_tokens} = {prompt_len + max_tokens} tokens and need "
+            f"prompt and output together are {prompt_len} + {max_tokens}{counting} and need "
             f"{self._manager.num_bytes(needed)} bytes of KV cache ({self._listed(needed)}); the cache has "
             f"{pool.ledger_bytes} bytes ({self._listed(pool.num_blocks)}), enough for {self.max_request_tokens} "
             f"tokens; {way_out} or raise kv_cache_memory_bytes",

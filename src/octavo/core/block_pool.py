@@ -84,7 +84,7 @@ class BlockPool:
             num_bytes += count * self.block_bytes[group]
         return num_bytes <= self.ledger_bytes
 
-    def num_free_rows(self, reserved: Sequence[int] | None = None) -> int:
+    def num_free_blocks(self, reserved: Sequence[int] | None = None) -> int:
         """Return how many more blocks each paged group can give, beside those reserved per group; maybe below 0."""
         left, num_bytes = list(map(int.__sub__, self.num_blocks, self.num_used)), self.ledger_bytes - self.used_bytes
         if reserved is not None:

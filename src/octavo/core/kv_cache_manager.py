@@ -165,10 +165,10 @@ class KVCacheManager:
         blocks = request.blocks
         assert blocks is not None, "the request runs"
         copies = [block is not None for block in self._shared_tails(request, blocks)] if blocks.shares_tail else None
-        num_rows = self.pool.num_free_rows(copies)
-        if num_rows < 0:
+        num_free = self.pool.num_free_blocks(copies)
+        if num_free < 0:
             return 0
-        return min(num_tokens, blocks.num_slots + num_rows * self.block_size - request.num_computed_tokens)
+        return min(num_tokens, blocks.num_slots + num_free * self.block_size - request.num_computed_tokens)
 
     def allocate(self, request: Request, num_tokens: int) -> None:
         """Extend the tables by `num_tokens`, which must fit, and copy what is shared. Mutates: request, the pool."""

@@ -87,7 +87,7 @@ class StepPlanner:
             if min(self._budget, self._prefill_budget) == 0:
                 return
             if request.status is running:
-                self._give_chunk(request, self._chunk(request.num_tokens - request.num_computed_tokens, 0))
+                self._give_chunk(request, self._chunk(request.num_tokens - request.num_computed_tokens))
 
     def _admit_waiting(self) -> None:
         """Admit waiting requests in order of rank, until one has to go on waiting; none in a step that preempted."""
@@ -108,7 +108,7 @@ class StepPlanner:
             return "token_budget"
         nodes = self.manager.find_cached_prefix(request)
         lacking = request.num_tokens - len(nodes) * self.manager.block_size
-        chunk = self._chunk(lacking, 1)
+        chunk = self._chunk(lacking)
         if chunk < lacking and not self.config.enable_chunked_prefill:
             return "token_budget"
         num_running = len(self.roster.running)
@@ -126,11 +126,11 @@ class StepPlanner:
         self._give_chunk(request, chunk)
         return None
 
-    def _chunk(self, lacking: int, num_itself_waiting: int) -> int:
+    def _chunk(self, lacking: int) -> int:
         """Return how many of the tokens a request lacks it may compute in this step, blocks aside."""
         chunk = min(lacking, self._budget, self._prefill_budget)
-        others = self.num_decoding or len(self.roster.waiting) > num_itself_waiting
-        if others and self.config.enable_chunked_prefill:
+        has_company = len(self.roster.running) + len(self.roster.waiting) > 1
+        if has_company and self.config.enable_chunked_prefill:
             chunk = min(chunk, self.chunk_sizer.most_of_one_prompt)
         return chunk
 
@@ -200,5 +200,5 @@ class StepPlanner:
         request.defer_reason = reason
         if self.events.enabled:
             key = (self.roster.step_id, request.request_id, request.index)
-            num_free = self.manager.pool.num_free_rows()
+            num_free = self.manager.pool.num_free_blocks()
             self.events.emit(ev.RequestDeferred(*key, reason, len(self.roster.running), num_free))

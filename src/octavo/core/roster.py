@@ -28,6 +28,7 @@ class Roster:
         self.step_id = 0
         """Of the last step that was planned."""
         self.num_preemptions = 0
+        """For want of blocks: a step that has to be computed again is none."""
         self.released_seats: list[int] = []
         """Given up since the last plan."""
         self._manager = manager
@@ -75,9 +76,9 @@ class Roster:
             request.status = RequestStatus.WAITING
             request.num_computed_tokens = request.num_scheduled_tokens = 0
             request.num_preemptions += 1
-            self.num_preemptions += 1
+            self.num_preemptions += reason == "blocks"
             self.waiting.push(request)
-        self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
+        self.drop_finished()
 
     def end(self, request: Request, finish_reason: FinishReason, error: Fault | None = None) -> list[EngineCoreOutput]:
         """End a request before its time; return its last output, and one for each completion not brought to life.
@@ -117,7 +118,7 @@ class Roster:
             del self._alive[request.request_id]
 
     def drop_finished(self) -> None:
-        """Take ended requests off the running list, all at once. Mutates: self."""
+        """Take off the running list, all at once, who no longer runs. Mutates: self."""
         self.running = [request for request in self.running if request.status is RequestStatus.RUNNING]
 
     def _vacate(self, request: Request) -> None:

@@ -106,9 +106,11 @@ class Scheduler:
         assert step.plan is plan, "the result is that of the last plan"
         _check_result(step, result)
         self._step = None
-        failed = {(*step.samplers, *step.poolers)[row]: reason for row, reason in result.row_errors.items()}
+        failed = {
+            (*step.samplers, *step.scorers, *step.poolers)[row]: reason for row, reason in result.row_errors.items()
+        }
         self._publish(step, failed)
-        outputs = self._tell_prompt_logprobs(step, result)
+        outputs = self._tell_prompt_logprobs(step, result, failed)
         for row, (request, token_id) in enumerate(zip(step.samplers, result.token_ids, strict=True)):
             if request not in failed:
                 outputs += self._take_token(request, token_id, result.logprobs[row])
@@ -168,13 +170,16 @@ class Scheduler:
                 self.roster.enqueue(heir)
         self.manager.states.publish_saves(failed)
 
-    def _tell_prompt_logprobs(self, step: PlannedStep, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Return what the step scored of prompts, and count it as sent."""
+    def _tell_prompt_logprobs(
+        self, step: PlannedStep, result: ModelRunnerOutput, failed: Collection[Request]
+    ) -> list[EngineCoreOutput]:
+        """Return what the step scored of prompts, and count it as sent; nothing of requests that failed."""
         outputs = []
         for index, (request, rows) in enumerate(zip(step.scorers, step.plan.prompt_logprob_rows, strict=True)):
-            request.num_scored_tokens = rows.first_position + rows.count
-            outputs.append(take_output(request))
-            outputs[-1].prompt_logprobs = result.prompt_logprobs[index]
+            if request not in failed:
+                request.num_scored_tokens = rows.first_position + rows.count
+                outputs.append(take_output(request))
+                outputs[-1].prompt_logprobs = result.prompt_logprobs[index]
         return outputs
 
     # Steps that were not computed to their end
@@ -241,7 +246,7 @@ class Scheduler:
             num_running=len(self.roster.running),
             num_waiting=len(self.roster.waiting),
             num_used_blocks=self.manager.pool.num_used_paged(),
-            num_free_blocks=self.manager.pool.num_free_rows(),
+            num_free_blocks=self.manager.pool.num_free_blocks(),
             num_computed_tokens=tuple(step.plan.num_computed_tokens.tolist()),
             num_scheduled_tokens=tuple(step.plan.num_scheduled_tokens.tolist()),
             seats=tuple(step.plan.seats.tolist()),

@@ -24,8 +24,9 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 Fault = str | Exception
 """Why a request ends with "error": a reason, or what was raised."""
 
-NON_FINITE_LOGITS = "the model's logits are not finite numbers, or no token is allowed"
-"""The reason in `row_errors` of a row that the model gave no usable logits for."""
+
+class NonFiniteError(Exception):
+    """Why a request ends for which the model has computed numbers that are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,8 @@ class ModelRunnerOutput:
     sums: list[Float64Array] = field(default_factory=list)
     """[E] each, of hidden states: of the pooled requests that this step takes to the end of their prompt, in order."""
     row_errors: dict[int, Fault] = field(default_factory=dict)
-    """Logit rows that could not be sampled (non-finite logits, a failing request), with the reason; counted on, `sums`
-    that are not finite. Their entry means nothing; the request ends with `error`, the others go on."""
+    """What means nothing (numbers that are not finite, a failing request), with the reason, by its index over logit
+    rows, then entries of `prompt_logprobs`, then `sums`. Its request ends with `error`, the others go on."""
     step_seconds: float = 0.0
     """Wall time of the step, measured by the data plane: the control plane reads no clock."""
     native_seconds: float = 0.0

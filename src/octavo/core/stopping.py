@@ -22,7 +22,7 @@ def check_stop(request: Request) -> Stop | None:
     token_id = request.token_ids[-1]
     num_output_tokens = request.num_output_tokens
     if token_id in request.ends_early and num_output_tokens >= request.params.min_tokens:
-        is_eos = token_id in request.params.eos_token_ids and not request.params.ignore_eos
+        is_eos = token_id == request.params.eos_token_id and not request.params.ignore_eos
         return ("stop", None) if is_eos else ("stop", token_id)
     if request.constraint is not None and request.constraint.append(token_id):
         return ("stop", None)

@@ -17,7 +17,14 @@ from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.core.cache_groups import make_paged_groups
 from octavo.formats.gguf_types import GgufType
 from octavo.frontend.machine import available_memory_bytes
-from octavo.frontend.resolve import cache_bytes, cache_dtype, describe, make_program, max_model_len, scheduler_config
+from octavo.frontend.resolve import (
+    cache_bytes,
+    cache_dtype,
+    describe,
+    longest_model_len,
+    make_program,
+    scheduler_config,
+)
 from octavo.program.native import activation_bytes
 from octavo.program.ops import Linear
 from octavo.weights.checkpoint import Checkpoint, CheckpointTensor
@@ -133,7 +140,7 @@ def inspect_model(config: EngineConfig) -> ModelReport:
     """
     model = describe(config)
     spec = model.spec
-    program = make_program(config, spec, max_model_len(config, spec) or spec.max_positions)
+    program = make_program(config, spec, longest_model_len(config, spec))
     checkpoint = model.checkpoint or _imagined(program, model.float_type)
     checkpoint.check(program)
     scheduling = scheduler_config(config, program.max_model_len)

@@ -10,18 +10,18 @@ import asyncio
 import itertools
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority, refuse
 from octavo.frontend.generation import Generation
+from octavo.frontend.off_loop import OffLoop, SharedCall
 from octavo.frontend.pooling_calls import embedding_output
 from octavo.frontend.start import start_engine
 from octavo.frontend.watchdog import Watchdog
-from octavo.sampling_params import SamplingParams
 from octavo.wording import counted
 
 if TYPE_CHECKING:
@@ -32,18 +32,13 @@ if TYPE_CHECKING:
     from octavo.observe.snapshot import EngineSnapshot
     from octavo.outputs import EmbeddingRequestOutput, RequestOutput
     from octavo.pooling_params import PoolingParams
+    from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger("octavo")
 
 Result = TypeVar("Result")
 
-_SHORT_PROMPT = 2_000
-"""Characters, or ids, that are tokenised and checked in less time (0.2 ms) than it takes to hand them to a thread."""
-_NUM_TOKENIZER_THREADS = 4
-"""So that one huge text does not hold up the others."""
-_NUM_FORM_THREADS = 64
-"""They wait for their grammars to be compiled, one after the other, each for seconds at most."""
 DOUBT_SECONDS = 3.0
 """An engine that has done nothing for so long counts as unhealthy; its counter moves with every op, many a second."""
 HANG_SECONDS = 30.0
@@ -85,8 +80,8 @@ class AsyncLLM:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._idle = asyncio.Event()
-        self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="octavo-tokenize")
-        self._form_threads = ThreadPoolExecutor(_NUM_FORM_THREADS, thread_name_prefix="octavo-form")
+        self._off_loop = OffLoop()
+        self._snapshots: SharedCall[EngineSnapshot] = SharedCall()
         self._watchdog = Watchdog(
             _weakly(engine.heartbeat),
             doubt_seconds=DOUBT_SECONDS,
@@ -171,18 +166,18 @@ class AsyncLLM:
         self._num_preparing += len(prompts)
         try:
             await self._resumed.wait()
-            prepare = partial(
-                self.engine.prepare, prompts, [params] * len(prompts), add_special_tokens=add_special_tokens
-            )
-            if isinstance(params, SamplingParams) and params.structured_outputs is not None:
-                return await asyncio.get_running_loop().run_in_executor(self._form_threads, prepare)
-            return prepare() if _are_short(prompts) else await self.call_off_loop(prepare)
+            options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "raise_queue_full": True}
+            prepare = partial(self.engine.prepare, prompts, [params] * len(prompts), **options)
+            prepared = await self._off_loop.prepare(prompts, params, prepare)
+            while not self._resumed.is_set():  # a pause has begun meanwhile, and perhaps another since
+                await self._resumed.wait()
+            return prepared
         finally:
             self._num_preparing -= len(prompts)
 
     async def call_off_loop(self, call: Callable[[], Result]) -> Result:
         """Run something that takes a while, such as tokenising, on one of the threads for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await self._off_loop.call(call)
 
     def start(
         self, inputs: Sequence[EngineInput], request_id: str, *, priority: int = 0, timeout: float | None = None
@@ -241,7 +236,11 @@ class AsyncLLM:
             mode: what happens to those that run: "abort" ends them with what they have, "wait" lets them end, "keep"
                 stops them where they are.
             clear_cache: forget all cached prefixes, unless requests are kept.
+
+        Raises: `RequestError` for another mode; `EngineDeadError`.
         """
+        if mode not in ("abort", "wait", "keep"):
+            refuse("mode", mode, 'must be "abort", "wait" or "keep"')
         self.attach()
         self._resumed.clear()
         self.engine.set_paused(mode == "keep")
@@ -251,7 +250,7 @@ class AsyncLLM:
             self.engine.end_request(list(self._generations))
         await self._until_idle()
         if clear_cache:
-            await self.call_off_loop(self.engine.reset_prefix_cache)
+            await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         """Go on after `pause_generation`."""
@@ -263,8 +262,10 @@ class AsyncLLM:
         return not self._resumed.is_set()
 
     async def drain(self, timeout: float) -> None:
-        """Refuse new requests, let those that run end; after a time end them with an error."""
+        """Refuse new requests, let those that run end, a pause or not; after a time end them with an error."""
         self._refuse_all("the engine is shutting down.")
+        with suppress(EngineDeadError):
+            self.engine.set_paused(False)
         try:
             await asyncio.wait_for(self._until_idle(), timeout)
         except asyncio.TimeoutError:
@@ -280,8 +281,7 @@ class AsyncLLM:
         self._is_closed = True
         self._refusal = self._refusal or "the engine was closed; create a new one."
         self._watchdog.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._form_threads.shutdown(wait=False, cancel_futures=True)
+        self._off_loop.close()
         self.engine.close()
 
     # ---------------------------------------------------------------- health and facts
@@ -310,19 +310,19 @@ class AsyncLLM:
     async def snapshot(self) -> EngineSnapshot:
         """Return what the engine is like between two steps; requests have the ids that they were started with.
 
-        Raises: `EngineDeadError`, also where it has not moved for seconds.
+        Who asks while one is taken gets the same. Raises: `EngineDeadError`, also where it has not moved for seconds.
         """
         await self.check_health()
-        names = self._request_ids()  # those that end meanwhile are looked up before, those that start after
-        taken = await self.call_off_loop(self.engine.snapshot)
-        return taken.with_request_ids({**names, **self._request_ids()})
+        return await self._snapshots(self._take_snapshot)
 
-    def _request_ids(self) -> dict[str, str]:
-        return {key: entry.request_id for key, entry in self._generations.items()}
+    async def _take_snapshot(self) -> EngineSnapshot:
+        names = _request_ids(self._generations)  # those that end meanwhile are looked up before, those that start after
+        taken = await self._off_loop.ask(self.engine.snapshot)
+        return taken.with_request_ids({**names, **_request_ids(self._generations)})
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
-        return await self.call_off_loop(self.engine.reset_prefix_cache)
+        return await self._off_loop.ask(self.engine.reset_prefix_cache)
 
     async def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
@@ -396,6 +396,11 @@ class AsyncLLM:
             raise EngineDeadError(self._refusal)
 
 
+def _request_ids(generations: Mapping[str, Generation]) -> dict[str, str]:
+    """Return what each request was called when it was started, by the engine's id."""
+    return {key: generation.request_id for key, generation in generations.items()}
+
+
 def _weakly(method: Callable[[], Result]) -> Callable[[], Result | None]:
     """Return what calls a method as long as its object lives: other threads are not to keep an engine alive."""
     reference = weakref.WeakMethod(method)
@@ -405,15 +410,6 @@ def _weakly(method: Callable[[], Result]) -> Callable[[], Result | None]:
         return None if alive is None else alive()
 
     return call
-
-
-def _are_short(prompts: Sequence[Any]) -> bool:
-    """Whether to prepare prompts takes less time than the event loop may lose."""
-    texts = (
-        prompt.get("prompt", prompt.get("prompt_token_ids")) if isinstance(prompt, Mapping) else prompt
-        for prompt in prompts
-    )
-    return sum(len(text) if isinstance(text, Sized) else 1 for text in texts) + len(prompts) <= _SHORT_PROMPT
 
 
 AsyncLLMEngine = AsyncLLM

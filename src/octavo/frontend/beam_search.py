@@ -20,29 +20,42 @@ from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput
+    from octavo.frontend.llm_engine import LLMEngine
     from octavo.tokenizer.tokenizer import Tokenizer
 
 Generate: TypeAlias = Callable[[list[dict[str, Any]]], list[RequestOutput]]
 """Runs prompts with the parameters that `step_params` returns."""
 
 
-def step_params(params: BeamSearchParams) -> SamplingParams:
-    """Return the parameters of one step: two candidates for each beam, since half of them may end."""
-    return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * params.beam_width, detokenize=False)
+def step_params(params: BeamSearchParams, max_logprobs: int) -> SamplingParams:
+    """Return the parameters of one step: two candidates for each beam, since half of them may end.
+
+    Raises: `RequestError` if these are more than `max_logprobs`, of which -1 is no limit.
+    """
+    num_candidates = 2 * params.beam_width
+    if 0 <= max_logprobs < num_candidates:
+        raise RequestError(
+            f"beam_width ({params.beam_width}) needs the {num_candidates} most probable tokens of each position, which"
+            f" is more than {max_logprobs}; use at most {max_logprobs // 2} or raise the engine option max_logprobs.",
+            parameter="beam_width",
+            value=params.beam_width,
+        )
+    return SamplingParams(temperature=0, max_tokens=1, logprobs=num_candidates, detokenize=False)
 
 
-def check_room(inputs: Sequence[EngineInput], params: BeamSearchParams, max_model_len: int) -> None:
-    """Raise `RequestError` if a prompt leaves less room than a beam may take."""
+def check_room(inputs: Sequence[EngineInput], params: BeamSearchParams, engine: LLMEngine) -> None:
+    """Raise `RequestError` if a prompt leaves less room than a beam may take, of the context or of the cache."""
     for source in inputs:
         prompt_len = len(source.prompt_token_ids)
-        room = max_model_len - prompt_len
+        room = engine.max_model_len - prompt_len
         if params.max_tokens > room:
             raise RequestError(
                 f"max_tokens ({params.max_tokens}) is more than the {counted(room, 'token')} that a prompt of"
-                f" {counted(prompt_len, 'token')} leaves of the maximum context length, {max_model_len}.",
+                f" {counted(prompt_len, 'token')} leaves of the maximum context length, {engine.max_model_len}.",
                 parameter="max_tokens",
                 value=params.max_tokens,
             )
+        engine.check_fits(prompt_len, params.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,7 @@ class _Beam:
 class _Search:
     """The beams of one prompt."""
 
+    index: int
     cache_salt: str | None
     running: list[_Beam]
     ended: list[_Beam] = field(default_factory=list)
@@ -85,7 +99,10 @@ class BeamSearch:
         concurrency_limit: int | None = None,
         use_tqdm: bool | Callable[..., Any] = False,
     ) -> list[BeamSearchOutput]:
-        """Return the best beams of each prompt, best first; so many prompts at once."""
+        """Return the best beams of each prompt, best first; so many prompts at once.
+
+        Raises: `RequestError` naming the prompt of which a beam cannot go on.
+        """
         if concurrency_limit is not None and concurrency_limit < 1:
             refuse("concurrency_limit", concurrency_limit, "must be at least 1, or None for no limit")
         size = concurrency_limit or max(1, len(inputs))
@@ -93,7 +110,10 @@ class BeamSearch:
         outputs: list[BeamSearchOutput] = []
         for first in range(0, len(inputs), size):
             some = inputs[first : first + size]
-            searches = [_Search(source.cache_salt, [_Beam(list(source.prompt_token_ids), [])]) for source in some]
+            searches = [
+                _Search(index, source.cache_salt, [_Beam(list(source.prompt_token_ids), [])])
+                for index, source in enumerate(some, first)
+            ]
             for _ in range(self._params.max_tokens):
                 if not self._step(searches):
                     break
@@ -117,7 +137,10 @@ class BeamSearch:
         for search in searches:
             grown: list[_Beam] = []
             for beam in search.running:
-                (candidates,) = next(outputs).outputs[0].logprobs or [{}]
+                output = next(outputs)
+                if output.error is not None:
+                    raise RequestError(f"a beam of prompt {search.index} cannot go on: {output.error.message}")
+                (candidates,) = output.outputs[0].logprobs or [{}]
                 grown += [self._grown(beam, token, candidates) for token in candidates]
             search.ended += [beam for beam in grown if beam.is_ended]
             search.running = self._best([beam for beam in grown if not beam.is_ended])

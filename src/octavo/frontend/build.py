@@ -86,25 +86,25 @@ def build(
     """
     resolved = resolve(config)
     model = resolved.model
-    program = make_program(config, model.spec, resolved.positions())
+    program = make_program(config, model.spec, resolved.longest)
     weights, packing = load_model_weights(config, resolved, program)
     tokenizer = load_tokenizer(config, model)
-    program, executor = _data_plane(config, resolved, program, weights)
-    scheduling = scheduler_config(config, program.max_model_len)
-    metrics = EngineMetrics(scheduling.max_model_len)
+    data_plane = _data_plane(config, resolved, program, weights)
+    program, scheduling, native = data_plane.program, data_plane.scheduling, data_plane.native
+    metrics = EngineMetrics(scheduling.max_model_len, lambda: native.num_saturated)
     history = StepHistory(program.cache_groups[0].block_size, num_attention_groups(program.cache_groups))
     event_log = EventLog() if config.record_events else None
     sink = EventTee(metrics, history, *(sink for sink in (event_log, events) if sink is not None and sink.enabled))
     manager = policies.cache_manager(
         program.cache_groups,
-        executor.capacity(),
+        data_plane.executor.capacity(),
         enable_prefix_caching=scheduling.enable_prefix_caching,
-        give_back=executor.release_blocks,
+        give_back=data_plane.executor.release_blocks,
         events=sink,
     )
     scheduler = Scheduler(scheduling, manager, admission=policies.admission(scheduling, manager), events=sink)
-    eos_token_ids = frozenset(tokenizer.eos_token_ids)
-    grammars = GrammarCompiler(tokenizer, vocab_size=program.vocab_size, eos_token_ids=eos_token_ids)
+    ends = tokenizer.eos_token_ids
+    grammars = GrammarCompiler(tokenizer, vocab_size=program.vocab_size, eos_token_ids=ends)
 
     def make_observer() -> EngineObserver:
         from octavo.frontend.engine_snapshot import EngineObserver  # for those who look; a start does without
@@ -117,7 +117,7 @@ def build(
     packing.wait()
     engine = LLMEngine(
         EngineParts(
-            core=EngineCore(scheduler, executor, masks=masks),
+            core=EngineCore(scheduler, data_plane.executor, masks=masks),
             tokenizer=tokenizer,
             metrics=metrics,
             make_observer=make_observer,
@@ -127,7 +127,7 @@ def build(
             vocab_size=program.vocab_size,
             hidden_size=program.hidden_size,
             embedding=model.embedding,
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=ends,
             max_model_len=scheduling.max_model_len,
             max_logprobs=config.max_logprobs,
             grammars=grammars,
@@ -157,27 +157,39 @@ def _fingerprint(config: EngineConfig, resolved: ResolvedConfig, max_model_len: 
         activation_quantization=config.activation_quantization,
         kv_cache_dtype=resolved.cache_dtype,
         max_model_len=max_model_len,
+        logprobs_mode=config.logprobs_mode,
+        pooling_type=resolved.model.embedding.pooling_type,
+        normalizes_embeddings=resolved.model.embedding.normalizes,
     )
 
 
-def _data_plane(
-    config: EngineConfig, resolved: ResolvedConfig, program: Program, weights: WeightStore
-) -> tuple[Program, LocalExecutor]:
-    """Size the cache, and shorten the program to it if its length is "auto"; return the program and its executor."""
+@dataclass(frozen=True, slots=True)
+class _DataPlane:
+    """What computes, and what the control plane must know of it."""
+
+    program: Program
+    scheduling: SchedulerConfig
+    native: NativeProgram
+    executor: LocalExecutor
+
+
+def _data_plane(config: EngineConfig, resolved: ResolvedConfig, program: Program, weights: WeightStore) -> _DataPlane:
+    """Size the cache, and shorten the program to it if its length is "auto"."""
     available = available_memory_bytes()
+    scheduling = scheduler_config(config, program.max_model_len)
     capacity = _capacity(config, program, available)
     if resolved.max_model_len is None:
-        program = _shortened(config, resolved, program, capacity)
+        program, scheduling = _shortened(config, resolved, program, scheduling, capacity)
     # Address space for the most that the cache could be: what a step needs is known, and subtracted, only then.
     memory = CacheMemory(program.cache_groups, capacity.num_blocks)
-    native = _native_program(config, resolved, program, weights, memory)
+    native = _native_program(config, resolved, program, scheduling, weights, memory)
     capacity = _capacity(config, program, available - native.peak_bytes)
     if resolved.max_model_len is None:
-        shortened = _shortened(config, resolved, program, capacity)
+        shortened, scheduling = _shortened(config, resolved, program, scheduling, capacity)
         if shortened.max_model_len < program.max_model_len:
             native.close()
-            program, native = shortened, _native_program(config, resolved, shortened, weights, memory)
-    scheduling = scheduler_config(config, program.max_model_len)
+            program = shortened
+            native = _native_program(config, resolved, program, scheduling, weights, memory)
     inputs = InputBatch(
         max_num_seqs=scheduling.max_num_seqs,
         max_model_len=scheduling.max_model_len,
@@ -185,26 +197,41 @@ def _data_plane(
         vocab_size=program.vocab_size,
         hidden_size=program.hidden_size,
     )
-    return program, LocalExecutor(native, capacity, memory, inputs)
+    return _DataPlane(program, scheduling, native, LocalExecutor(native, capacity, memory, inputs))
 
 
 def _capacity(config: EngineConfig, program: Program, available: int) -> CacheCapacity:
     return plan_capacity(program.cache_groups, cache_bytes(config, available), config.num_gpu_blocks_override)
 
 
-def _shortened(config: EngineConfig, resolved: ResolvedConfig, program: Program, capacity: CacheCapacity) -> Program:
-    """Return the program for the longest request that the empty cache can hold, at most the length it has."""
+def _shortened(
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    program: Program,
+    scheduling: SchedulerConfig,
+    capacity: CacheCapacity,
+) -> tuple[Program, SchedulerConfig]:
+    """Return the program, and its scheduling, for the longest request that the empty cache can hold, at most as long.
+
+    One that is as long already is returned as it is.
+    """
     manager = KVCacheManager(
         program.cache_groups, capacity, enable_prefix_caching=False, give_back=lambda _group, _blocks: None
     )
-    policy = AdmissionPolicy(scheduler_config(config, program.max_model_len), manager)
-    return make_program(config, resolved.model.spec, max(1, policy.max_request_tokens))
+    length = max(1, AdmissionPolicy(scheduling, manager).max_request_tokens)
+    if length == program.max_model_len:
+        return program, scheduling
+    return make_program(config, resolved.model.spec, length), scheduler_config(config, length)
 
 
 def _native_program(
-    config: EngineConfig, resolved: ResolvedConfig, program: Program, weights: WeightStore, memory: CacheMemory
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    program: Program,
+    scheduling: SchedulerConfig,
+    weights: WeightStore,
+    memory: CacheMemory,
 ) -> NativeProgram:
-    scheduling = scheduler_config(config, program.max_model_len)
     return NativeProgram(
         program,
         weights,

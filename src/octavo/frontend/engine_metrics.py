@@ -6,6 +6,7 @@ reads does so from any thread, without waiting for a step.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput
     from octavo.observe.snapshot import LatenciesView
     from octavo.outputs import RequestStateStats
+
+logger = logging.getLogger("octavo")
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 REQUESTS_KEPT, GAPS_KEPT = 1024, 4096
@@ -76,13 +79,16 @@ class EngineMetrics:
 
     Args:
         max_model_len: up to which requests' lengths are told apart.
+        num_saturated: returns how many keys and values the cache's type could not hold so far, from any thread.
     """
 
     enabled = True
     wants_steps = True
     wants_blocks = False
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, num_saturated: Callable[[], int]) -> None:
+        self._num_saturated = num_saturated
+        self._has_warned = False
         self._tracked: dict[str, _Tracked] = {}
         self._endings = dict.fromkeys(FINISH_REASONS, 0)
         self._num_prompt_tokens = 0
@@ -137,6 +143,8 @@ class EngineMetrics:
 
     def finish(self, core_id: str, num_cached_tokens: int) -> None:
         """Count a request that has ended, and whose output is read."""
+        if not self._has_warned:
+            self._warn_if_saturated()
         tracked = self._tracked.get(core_id)
         self.forget(core_id)
         if tracked is None:
@@ -161,6 +169,16 @@ class EngineMetrics:
         if tracked.longest > 1:
             spreads["vllm:request_time_per_output_token_seconds"].observe(decode / (tracked.longest - 1))
 
+    def _warn_if_saturated(self) -> None:
+        count = self._num_saturated()
+        if count:
+            self._has_warned = True
+            logger.warning(
+                "%d keys and values are too large for the KV cache and were cut to the largest float16: answers may be"
+                ' wrong; kv_cache_dtype="bfloat16" or "float32" holds them.',
+                count,
+            )
+
     # ---------------------------------------------------------------- on the engine's thread
 
     def emit(self, event: ev.Event) -> None:
@@ -182,7 +200,8 @@ class EngineMetrics:
             tracked.longest = max(tracked.longest, event.num_output_tokens)
 
     def _on_preempted(self, event: ev.RequestPreempted) -> None:
-        self._num_preempted_tokens += event.num_computed_tokens
+        if event.reason == "blocks":
+            self._num_preempted_tokens += event.num_computed_tokens
 
     def _on_forked(self, _: ev.RequestForked) -> None:
         self._num_forks += 1
@@ -244,6 +263,7 @@ class EngineMetrics:
             yield Counter("vllm:request_success", count, {"finished_reason": reason})
         yield Counter("vllm:admission_rejections", self._num_rejections, {"reason": "max_num_queued_reqs"})
         yield Counter("octavo:preempted_tokens", self._num_preempted_tokens)
+        yield Counter("octavo:kv_values_saturated", self._num_saturated())
         yield Counter("octavo:completions_forked", self._num_forks)
         yield Counter("octavo:steps", self._num_steps)
         yield Counter("octavo:step_seconds", self._step_seconds)

@@ -101,7 +101,7 @@ class EngineObserver:
             num_hit_tokens=manager.num_hit_tokens,
             used_bytes=manager.pool.used_bytes,
             held_bytes=manager.pool.held_bytes,
-            num_available_blocks=manager.pool.num_free_rows(),
+            num_available_blocks=manager.pool.num_free_blocks(),
             peak_used_blocks=totals.peak_used_blocks,
         )
 

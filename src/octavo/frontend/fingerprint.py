@@ -1,4 +1,7 @@
-"""The numeric fingerprint: a hash of everything besides the request that an answer's bits depend on."""
+"""The numeric fingerprint: a hash of everything that an answer's numbers depend on besides the request's token ids.
+
+What makes token ids of texts, and texts of token ids, is not in it: the tokenizer and the chat template.
+"""
 
 from __future__ import annotations
 

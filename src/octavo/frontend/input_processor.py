@@ -13,7 +13,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from octavo.errors import RequestError
+from octavo.errors import QueueFullError, RequestError
 from octavo.pooling_params import PoolingParams
 from octavo.sampling_params import RequestOutputKind, SamplingParams
 from octavo.structured_outputs import StructuredOutputsParams
@@ -75,7 +75,7 @@ class InputProcessor:
 
     Args:
         vocab_size: width of the logits, which may be more than the tokenizer's number of tokens.
-        eos_token_ids: every id that ends a generation.
+        eos_token_ids: every id that ends a generation, the tokenizer's own first.
         max_logprobs: most logprobs a position may report; -1 for no limit.
         grammars: compiles what `structured_outputs` asks for.
         hidden_size: of the longest embedding.
@@ -87,7 +87,7 @@ class InputProcessor:
         tokenizer: Tokenizer,
         *,
         vocab_size: int,
-        eos_token_ids: frozenset[int],
+        eos_token_ids: Sequence[int],
         max_model_len: int,
         max_logprobs: int,
         grammars: GrammarCompiler,
@@ -95,7 +95,8 @@ class InputProcessor:
         embedding: EmbeddingConfig,
     ) -> None:
         self._tokenizer = tokenizer
-        self._eos_token_ids = eos_token_ids
+        self._eos_token_id = next(iter(eos_token_ids), None)
+        self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._grammars = grammars
@@ -110,12 +111,15 @@ class InputProcessor:
         *,
         add_special_tokens: bool = True,
         output_kind: RequestOutputKind | None = None,
+        raise_queue_full: bool = False,
     ) -> list[EngineInput | RequestError]:
         """Return for each prompt its input, or why it cannot be served. Texts are tokenised in one batch.
 
         Args:
             prompts: an error in the place of a prompt is passed on.
             output_kind: replaces that of the parameters, in the engine's copy.
+            raise_queue_full: what to do about a grammar that those before it leave no time to be compiled: raise
+                `QueueFullError`, or refuse its prompts alone.
         """
         parsed = [self._parse(prompt) for prompt in prompts]
         texts = [entry for entry in parsed if entry.error is None and entry.token_ids is None]
@@ -128,7 +132,7 @@ class InputProcessor:
         results: list[EngineInput | RequestError] = []
         for entry, own in zip(parsed, params, strict=True):
             if id(own) not in checked:
-                checked[id(own)] = self._checked_params(own, output_kind)
+                checked[id(own)] = self._checked_params(own, output_kind, raise_queue_full)
             results.append(self._finish(entry, checked[id(own)]))
         return results
 
@@ -234,7 +238,7 @@ class InputProcessor:
         )
 
     def _checked_params(
-        self, params: SamplingParams | PoolingParams, output_kind: RequestOutputKind | None
+        self, params: SamplingParams | PoolingParams, output_kind: RequestOutputKind | None, raise_queue_full: bool
     ) -> _CheckedParams | RequestError:
         if isinstance(params, PoolingParams):
             return self._checked_pooling(params)
@@ -244,7 +248,7 @@ class InputProcessor:
             own = params.clone()
             own.output_kind = output_kind or own.output_kind
             own.verify()
-            own.eos_token_ids = self._eos_token_ids
+            own.eos_token_id, own.eos_token_ids = self._eos_token_id, self._eos_token_ids
             self._check_vocabulary("stop_token_ids", own.stop_token_ids or [])
             self._check_vocabulary("allowed_token_ids", own.allowed_token_ids or [])
             self._check_vocabulary("logit_bias", list(own.logit_bias or ()))
@@ -255,6 +259,10 @@ class InputProcessor:
             return _CheckedParams(own, self._compiled_grammar(own))
         except RequestError as error:
             return error
+        except QueueFullError as error:
+            if raise_queue_full:
+                raise
+            return RequestError(f"structured_outputs: {error}", parameter="structured_outputs")
 
     def _checked_pooling(self, params: PoolingParams) -> _CheckedParams | RequestError:
         config = self._embedding

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.request import Request, RequestStatus
-from octavo.errors import ConfigError, RequestError
+from octavo.errors import ConfigError, EngineDeadError, RequestError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority
 from octavo.frontend.detokenizer import Detokenizer
 from octavo.frontend.engine_thread import EngineThread
@@ -58,8 +59,8 @@ class EngineParts:
     hidden_size: int
     """Of the longest embedding."""
     embedding: EmbeddingConfig
-    eos_token_ids: frozenset[int]
-    """Every id that ends a generation."""
+    eos_token_ids: tuple[int, ...]
+    """Every id that ends a generation, the tokenizer's own first."""
     max_model_len: int
     max_logprobs: int
     grammars: GrammarCompiler
@@ -76,6 +77,7 @@ class LLMEngine:
         self.tokenizer = parts.tokenizer
         self.default_sampling_params = parts.default_sampling_params
         self.max_model_len = parts.max_model_len
+        self.max_logprobs = parts.max_logprobs
         self.vocab_size = parts.vocab_size
         self.weight_formats = parts.weight_formats
         self.numeric_fingerprint = parts.numeric_fingerprint
@@ -102,8 +104,14 @@ class LLMEngine:
             hidden_size=parts.hidden_size,
             embedding=parts.embedding,
         )
-        self._outputs = OutputProcessor(parts.tokenizer, parts.numeric_fingerprint, parts.metrics, self._pooling_type)
         self._thread = EngineThread(parts.core)
+        self._outputs = OutputProcessor(
+            parts.tokenizer,
+            parts.numeric_fingerprint,
+            parts.metrics,
+            self._pooling_type,
+            stop=partial(_stop, self._thread, parts.core),
+        )
         weakref.finalize(self, self._thread.close)  # also when the interpreter ends, before modules go
         self._thread.start()  # last, so that an interrupt cannot leave a thread that nobody will close
 
@@ -119,14 +127,23 @@ class LLMEngine:
         *,
         add_special_tokens: bool = True,
         output_kind: RequestOutputKind | None = None,
+        raise_queue_full: bool = False,
     ) -> list[EngineInput | RequestError]:
         """Check and tokenise a batch; return for each prompt its input, or why it cannot be served.
 
         Args:
             params: `PoolingParams` embed a prompt instead of going on with it.
+            raise_queue_full: raise `QueueFullError` for a grammar that those before it leave no time to be compiled,
+                instead of refusing its prompts.
         """
         self._thread.check_alive()
-        prepared = self._inputs.process(prompts, params, add_special_tokens=add_special_tokens, output_kind=output_kind)
+        prepared = self._inputs.process(
+            prompts,
+            params,
+            add_special_tokens=add_special_tokens,
+            output_kind=output_kind,
+            raise_queue_full=raise_queue_full,
+        )
         checked = [entry if isinstance(entry, RequestError) else self._check_fits(entry) for entry in prepared]
         for entry in checked:
             if isinstance(entry, RequestError) and self._events.enabled:
@@ -229,11 +246,7 @@ class LLMEngine:
             self._outputs.abort(core_id)
             self._unstarted.pop(core_id, None)
             self._metrics.forget(core_id)
-
-        def abort() -> None:
-            for core_id in core_ids:
-                self._core.abort_request(core_id)
-
+        abort = partial(_abort, self._core, core_ids)
         if cancel_step:
             self._thread.ask(abort, cancel_step=True)
         elif core_ids:
@@ -244,16 +257,22 @@ class LLMEngine:
     def end_request(self, request_ids: Iterable[str]) -> None:
         """End requests early with an output, of what they have made so far; their `finish_reason` is "abort"."""
         core_ids = [self._core_ids[entry] for entry in request_ids if entry in self._core_ids]
+        self._thread.post(partial(_abort, self._core, core_ids))
 
-        def end() -> None:
-            for core_id in core_ids:
-                self._core.abort_request(core_id)
+    def check_fits(self, prompt_len: int, max_tokens: int | None) -> int:
+        """Return the `max_tokens` that a request of this prompt gets; None means as many as fit.
 
-        self._thread.post(end)
+        Raises: `RequestError` if the request could not be served even alone.
+        """
+        return self._core.check_fits(prompt_len, max_tokens)
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` would return anything, now or later."""
         return len(self._core_ids) > 0
+
+    def knows_any(self, request_ids: Iterable[str]) -> bool:
+        """Whether one of these requests has not ended."""
+        return any(request_id in self._core_ids for request_id in request_ids)
 
     def get_num_unfinished_requests(self) -> int:
         """Return how many requests have not ended."""
@@ -334,7 +353,7 @@ class LLMEngine:
     def _check_fits(self, source: EngineInput) -> EngineInput | RequestError:
         try:
             wanted = source.params.max_tokens if source.pooling is None else 0
-            source.max_tokens = self._core.check_fits(len(source.prompt_token_ids), wanted)
+            source.max_tokens = self.check_fits(len(source.prompt_token_ids), wanted)
         except RequestError as error:
             return error
         return source
@@ -357,6 +376,17 @@ class LLMEngine:
             make_constraint=(lambda: grammars.make_matcher(grammar, params)) if grammar else None,
             is_streamed=params.output_kind is not RequestOutputKind.FINAL_ONLY,
         )
+
+
+def _abort(core: EngineCore, core_ids: Iterable[str]) -> None:
+    for core_id in core_ids:
+        core.abort_request(core_id)
+
+
+def _stop(thread: EngineThread, core: EngineCore, core_id: str) -> None:
+    """End a request that the core may still run, unless all has ended."""
+    with suppress(EngineDeadError):
+        thread.post(partial(_abort, core, [core_id]))
 
 
 def _has_run(request: Request) -> bool:

@@ -1,16 +1,18 @@
 """What the engine core made, turned into `RequestOutput`s: text, logprobs, timings; so far, as deltas, or at the end.
 
 Runs on the caller's thread while the next step computes. Text that nobody sees before the end is decoded at the end.
+What goes wrong in making a request's output ends that request; the others of the step get theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.core.step import NON_FINITE_LOGITS
+from octavo.core.step import NonFiniteError
 from octavo.errors import RequestError
 from octavo.frontend.detokenizer import Detokenizer, decode_token
 from octavo.frontend.embedding import make_embedding
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from octavo.pooling_params import PoolingType
     from octavo.sampling_params import SamplingParams
     from octavo.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger("octavo")
 
 _ABORTED = OutputError("request_aborted", "the request was aborted before it had an embedding")
 """Of a pooled request: half a generation can be shown, half an embedding cannot."""
@@ -109,8 +113,8 @@ class _RequestState:
     """One request: what it asked for, and what it has so far."""
 
     __slots__ = (
-        "completions", "error", "hidden_sum", "input", "num_cached_tokens", "num_unfinished", "prompt_logprobs",
-        "prompt_logprobs_sent", "prompt_scores", "request_id", "stats", "unsent",
+        "completions", "error", "hidden_sum", "input", "is_given_up", "num_cached_tokens", "num_unfinished",
+        "prompt_logprobs", "prompt_logprobs_sent", "prompt_scores", "request_id", "stats", "unsent",
     )  # fmt: skip
 
     def __init__(self, request_id: str, source: EngineInput, stats: RequestStateStats) -> None:
@@ -126,22 +130,36 @@ class _RequestState:
         self.hidden_sum: NDArray[np.float64] | None = None
         self.num_cached_tokens: int | None = None
         self.error: OutputError | None = None
+        self.is_given_up = False
+        """Its output could not be made: all it has is its error."""
         self.unsent: set[int] = set()
         """Completions that changed since the last output."""
 
     @property
     def has_output(self) -> bool:
         """Whether there is something to show."""
+        if self.is_given_up:
+            return True
         shows_parts = self.input.params.output_kind is not RequestOutputKind.FINAL_ONLY
         return bool(self.unsent) and (shows_parts or self.num_unfinished == 0)
 
 
 class OutputProcessor:
-    """Keeps the state of every unfinished request."""
+    """Keeps the state of every unfinished request.
+
+    Args:
+        stop: called with the core id of a request whose output cannot be made; must end it in the engine core.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, numeric_fingerprint: str, metrics: EngineMetrics, pooling_type: PoolingType
+        self,
+        tokenizer: Tokenizer,
+        numeric_fingerprint: str,
+        metrics: EngineMetrics,
+        pooling_type: PoolingType,
+        stop: Callable[[str], None],
     ) -> None:
+        self._stop = stop
         self._tokenizer = tokenizer
         self._pooling_type = pooling_type
         self._metrics = metrics
@@ -167,8 +185,11 @@ class OutputProcessor:
         touched: dict[str, _RequestState] = {}
         for core_output in outputs:
             state = self._requests.get(core_output.request_id)
-            if state is not None:
-                self._add(state, core_output, now)
+            if state is not None and not state.is_given_up:
+                try:
+                    self._add(state, core_output, now)
+                except Exception as error:
+                    self._give_up(core_output.request_id, state, error)
                 touched[core_output.request_id] = state
         return [core_id for core_id, state in touched.items() if state.has_output]
 
@@ -189,9 +210,23 @@ class OutputProcessor:
         state = self._requests.get(core_id)
         if state is None or not state.has_output:
             return None
+        output = None
+        if not state.is_given_up:
+            try:
+                output = self._next_output(state)
+            except Exception as error:
+                self._give_up(core_id, state, error)
         if state.num_unfinished == 0:
             del self._requests[core_id]
-        return self._next_output(state)
+        return output or _bare_output(state)
+
+    def _give_up(self, core_id: str, state: _RequestState, error: Exception) -> None:
+        """End a request whose output could not be made."""
+        logger.error("the output of request %s could not be made", state.request_id, exc_info=error)
+        state.is_given_up = True
+        state.num_unfinished = 0
+        state.error = _output_error(error)
+        self._stop(core_id)
 
     def _add(self, state: _RequestState, output: EngineCoreOutput, now: float) -> None:
         params, stats = state.input.params, state.stats
@@ -214,7 +249,7 @@ class OutputProcessor:
             state.error = _ABORTED
         if output.error is not None:
             state.error = _output_error(output.error)
-            stats.is_corrupted = stats.is_corrupted or output.error == NON_FINITE_LOGITS
+            stats.is_corrupted = stats.is_corrupted or isinstance(output.error, NonFiniteError)
         if state.num_cached_tokens is None:
             state.num_cached_tokens = output.num_cached_tokens
         stats.num_preemptions = max(stats.num_preemptions, output.num_preemptions)
@@ -285,6 +320,21 @@ class OutputProcessor:
         return texts[token_id]
 
 
+def _bare_output(state: _RequestState) -> RequestOutput:
+    """The last output of a request that was given up: nothing but its error."""
+    return RequestOutput(
+        request_id=state.request_id,
+        prompt=state.input.prompt,
+        prompt_token_ids=state.input.prompt_token_ids,
+        prompt_logprobs=None,
+        outputs=[CompletionOutput(index, "", [], finish_reason="error") for index in range(state.input.params.n)],
+        finished=True,
+        metrics=state.stats,
+        num_cached_tokens=state.num_cached_tokens,
+        error=state.error,
+    )
+
+
 def _listed_scores(state: _RequestState) -> NDArray[np.float32] | None:
     params = state.input.params
     if params.prompt_logprob_token_ids is None:
@@ -295,7 +345,8 @@ def _listed_scores(state: _RequestState) -> NDArray[np.float32] | None:
 def _output_error(fault: Fault) -> OutputError:
     if isinstance(fault, RequestError):
         return OutputError(fault.code, str(fault))
-    message = f"{type(fault).__name__}: {fault}" if isinstance(fault, Exception) else fault
+    is_said = isinstance(fault, (str, NonFiniteError))
+    message = str(fault) if is_said else f"{type(fault).__name__}: {fault}"
     return OutputError("request_failed", message)
 
 

@@ -72,13 +72,11 @@ class ResolvedConfig:
 
     model: ResolvedModel
     max_model_len: int | None
-    """None: as much as the KV cache can hold, up to the model's own length. Known once the cache is."""
+    """None: as much as the KV cache can hold, up to `longest`. Known once the cache is."""
+    longest: int
+    """The length to build the program for, as far as it is known."""
     num_threads: int
     cache_dtype: CacheDtype
-
-    def positions(self) -> int:
-        """Return the length to build the program for, as far as it is known."""
-        return self.model.spec.max_positions if self.max_model_len is None else self.max_model_len
 
 
 def resolve(config: EngineConfig) -> ResolvedConfig:
@@ -94,10 +92,11 @@ def resolve(config: EngineConfig) -> ResolvedConfig:
     resolved = ResolvedConfig(
         model=model,
         max_model_len=max_model_len(config, model.spec),
+        longest=longest_model_len(config, model.spec),
         num_threads=config.num_threads or default_num_threads(),
         cache_dtype=cache_dtype(config),
     )
-    _check_rope_tables(model.spec, resolved.positions(), available_memory_bytes())
+    _check_rope_tables(model.spec, resolved.longest, available_memory_bytes())
     return resolved
 
 
@@ -185,6 +184,18 @@ def max_model_len(config: EngineConfig, spec: DecoderSpec) -> int | None:
             "or change the model's rope scaling with hf_overrides."
         )
     return int(wanted)
+
+
+def longest_model_len(config: EngineConfig, spec: DecoderSpec) -> int:
+    """Return the length that the options want, or the most that an automatic one may come to.
+
+    Raises: `ConfigError` if it is more than the model was made for.
+    """
+    length = max_model_len(config, spec)
+    if length is not None:
+        return length
+    runs_in_one_step = not config.enable_chunked_prefill and config.max_num_batched_tokens is not None
+    return min(spec.max_positions, config.max_num_batched_tokens or 0) if runs_in_one_step else spec.max_positions
 
 
 def _check_rope_tables(spec: DecoderSpec, positions: int, available: int) -> None:

@@ -76,19 +76,19 @@ _NORM_NAMES: Mapping[Block, Mapping[str, str]] = {
 
 def embedding_weight(spec: DecoderSpec) -> Weight:
     """Return the token embedding [V, E]."""
-    return matrix("embed_tokens.weight", "vocab", spec.vocab_size, "hidden", spec.hidden_size)
+    return matrix("embed_tokens.weight", spec.vocab_size, spec.hidden_size)
 
 
 def head_weight(spec: DecoderSpec) -> Weight:
     """Return the matrix [V, E] that makes logits: the embedding itself if they are tied."""
     if spec.tied_embeddings:
         return embedding_weight(spec)
-    return matrix("lm_head.weight", "vocab", spec.vocab_size, "hidden", spec.hidden_size)
+    return matrix("lm_head.weight", spec.vocab_size, spec.hidden_size)
 
 
 def final_norm_weight(spec: DecoderSpec) -> Weight:
     """Return the norm before the head."""
-    return vector("norm.weight", "hidden", spec.hidden_size)
+    return vector("norm.weight", spec.hidden_size)
 
 
 def layer_weights(spec: DecoderSpec, index: int) -> LayerWeights:
@@ -96,7 +96,7 @@ def layer_weights(spec: DecoderSpec, index: int) -> LayerWeights:
 
     def norm(role: str) -> Weight | None:
         name = _NORM_NAMES[spec.block].get(role)
-        return None if name is None else vector(f"layers.{index}.{name}.weight", "hidden", spec.hidden_size)
+        return None if name is None else vector(f"layers.{index}.{name}.weight", spec.hidden_size)
 
     return LayerWeights(
         mixer=_mixer_weights(spec, index),
@@ -120,19 +120,19 @@ def _attention_weights(spec: DecoderSpec, attn: str) -> AttentionWeights:
     q_rows = 2 * q_size if spec.attention_gate else q_size
     qkv = {f"{attn}.q_proj": q_rows, f"{attn}.k_proj": kv_size, f"{attn}.v_proj": kv_size}
     return AttentionWeights(
-        qkv_proj=linear(f"{attn}.qkv_proj", "qkv", qkv, "hidden", hidden, spec.qkv_bias),
+        qkv_proj=linear(f"{attn}.qkv_proj", qkv, hidden, spec.qkv_bias),
         q_norm=_qk_norm(spec, f"{attn}.q_norm.weight", q_size),
         k_norm=_qk_norm(spec, f"{attn}.k_norm.weight", kv_size),
-        o_proj=linear(f"{attn}.o_proj", "hidden", {f"{attn}.o_proj": hidden}, "heads", q_size, spec.o_bias),
+        o_proj=linear(f"{attn}.o_proj", {f"{attn}.o_proj": hidden}, q_size, spec.o_bias),
     )
 
 
 def _qk_norm(spec: DecoderSpec, name: str, size: int) -> Weight | None:
     match spec.qk_norm:
         case "head":
-            return vector(name, "head_dim", spec.head_dim)
+            return vector(name, spec.head_dim)
         case "full":
-            return vector(name, "heads", size)
+            return vector(name, size)
         case None:
             return None
 
@@ -145,36 +145,32 @@ def _delta_net_weights(delta_net: DeltaNetSpec, hidden: int, attn: str) -> Delta
         parts = {"qkvz": delta_net.conv_channels + value_size, "ba": 2 * heads}
     in_proj = {f"{attn}.in_proj_{part}": num_rows for part, num_rows in parts.items()}
     return DeltaNetWeights(
-        in_proj=linear(f"{attn}.in_proj", "qkvzba", in_proj, "hidden", hidden, has_bias=False),
-        conv=vector(f"{attn}.conv1d.weight", "taps", delta_net.conv_width * delta_net.conv_channels),
-        decay=vector(f"{attn}.decay", "heads", heads),
-        dt_bias=vector(f"{attn}.dt_bias", "heads", heads),
-        norm=vector(f"{attn}.norm.weight", "head_dim", delta_net.value_dim),
-        o_proj=linear(f"{attn}.out_proj", "hidden", {f"{attn}.out_proj": hidden}, "heads", value_size, has_bias=False),
+        in_proj=linear(f"{attn}.in_proj", in_proj, hidden, has_bias=False),
+        conv=vector(f"{attn}.conv1d.weight", delta_net.conv_width * delta_net.conv_channels),
+        decay=vector(f"{attn}.decay", heads),
+        dt_bias=vector(f"{attn}.dt_bias", heads),
+        norm=vector(f"{attn}.norm.weight", delta_net.value_dim),
+        o_proj=linear(f"{attn}.out_proj", {f"{attn}.out_proj": hidden}, value_size, has_bias=False),
     )
 
 
-def linear(
-    name: str, row_axis: str, parts: Mapping[str, int], column_axis: str, num_columns: int, has_bias: bool
-) -> LinearWeights:
+def linear(name: str, parts: Mapping[str, int], num_columns: int, has_bias: bool) -> LinearWeights:
     """Return a matrix whose rows are those of `parts`, with a bias of as many parts if the family has one."""
     weights = {f"{part}.weight": num_rows for part, num_rows in parts.items()}
     biases = {f"{part}.bias": num_rows for part, num_rows in parts.items()}
     num_rows = sum(parts.values())
-    bias = Weight(f"{name}.bias", (num_rows,), (row_axis,), _parts(biases)) if has_bias else None
-    return LinearWeights(
-        Weight(f"{name}.weight", (num_rows, num_columns), (row_axis, column_axis), _parts(weights)), bias
-    )
+    bias = Weight(f"{name}.bias", (num_rows,), _parts(biases)) if has_bias else None
+    return LinearWeights(Weight(f"{name}.weight", (num_rows, num_columns), _parts(weights)), bias)
 
 
-def matrix(name: str, row_axis: str, num_rows: int, column_axis: str, num_columns: int) -> Weight:
+def matrix(name: str, num_rows: int, num_columns: int) -> Weight:
     """Return a matrix that is one tensor."""
-    return Weight(name, (num_rows, num_columns), (row_axis, column_axis), (WeightPart(name, num_rows),))
+    return Weight(name, (num_rows, num_columns), (WeightPart(name, num_rows),))
 
 
-def vector(name: str, axis: str, size: int) -> Weight:
+def vector(name: str, size: int) -> Weight:
     """Return a vector that is one tensor."""
-    return Weight(name, (size,), (axis,), (WeightPart(name, size),))
+    return Weight(name, (size,), (WeightPart(name, size),))
 
 
 def _parts(parts: Mapping[str, int]) -> tuple[WeightPart, ...]:

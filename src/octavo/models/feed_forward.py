@@ -21,8 +21,8 @@ def feed_forward(
 def _mixture(b: ProgramBuilder, h: Value, moe: MoeSpec, gate: Gate, prefix: str, add_to: Value | None) -> Value:
     """Write the chosen experts, then the one that all rows take."""
     num_experts = moe.routing.num_experts
-    router = matrix(f"{prefix}.gate.weight", "experts", num_experts, "hidden", h.width)
-    bias = vector(f"{prefix}.gate.e_score_correction_bias", "experts", num_experts) if moe.choice_bias else None
+    router = matrix(f"{prefix}.gate.weight", num_experts, h.width)
+    bias = vector(f"{prefix}.gate.e_score_correction_bias", num_experts) if moe.choice_bias else None
     routes = b.route(h, router, moe.routing, choice_bias=bias)
     experts = [f"{prefix}.experts.{expert}" for expert in range(num_experts)]
     gate_up = [_gate_up(name, moe.ffn_size, h.width) for name in experts]
@@ -33,7 +33,7 @@ def _mixture(b: ProgramBuilder, h: Value, moe: MoeSpec, gate: Gate, prefix: str,
     shared = f"{prefix}.shared_expert"
     if not moe.shared.is_gated:
         return _gated(b, h, gate, shared, moe.shared.ffn_size, y)
-    factor = b.linear(h, matrix(f"{shared}_gate.weight", "experts", 1, "hidden", h.width))
+    factor = b.linear(h, matrix(f"{shared}_gate.weight", 1, h.width))
     return b.add(y, b.mul_by_gate(_gated(b, h, gate, shared, moe.shared.ffn_size, None), factor, "sigmoid"))
 
 
@@ -42,8 +42,8 @@ def _gated(
 ) -> Value:
     """Write down(gate(x) * up(x)) (+ add_to)."""
     parts = {f"{prefix}.gate_proj": ffn_size, f"{prefix}.up_proj": ffn_size}
-    gate_up = linear(f"{prefix}.gate_up_proj", "gate_up", parts, "hidden", h.width, has_bias)
-    down = linear(f"{prefix}.down_proj", "hidden", {f"{prefix}.down_proj": h.width}, "ffn", ffn_size, has_bias)
+    gate_up = linear(f"{prefix}.gate_up_proj", parts, h.width, has_bias)
+    down = linear(f"{prefix}.down_proj", {f"{prefix}.down_proj": h.width}, ffn_size, has_bias)
     h = b.linear(h, gate_up.weight, bias=gate_up.bias)
     h = b.swiglu(h) if gate == "silu" else b.geglu(h)
     return b.linear(h, down.weight, bias=down.bias, add_to=add_to)
@@ -51,8 +51,8 @@ def _gated(
 
 def _gate_up(prefix: str, ffn_size: int, hidden_size: int) -> Weight:
     parts = {f"{prefix}.gate_proj": ffn_size, f"{prefix}.up_proj": ffn_size}
-    return linear(f"{prefix}.gate_up_proj", "gate_up", parts, "hidden", hidden_size, has_bias=False).weight
+    return linear(f"{prefix}.gate_up_proj", parts, hidden_size, has_bias=False).weight
 
 
 def _down(prefix: str, ffn_size: int, hidden_size: int) -> Weight:
-    return matrix(f"{prefix}.down_proj.weight", "hidden", hidden_size, "ffn", ffn_size)
+    return matrix(f"{prefix}.down_proj.weight", hidden_size, ffn_size)

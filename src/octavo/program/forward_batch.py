@@ -1,7 +1,7 @@
 """The arrays of one step: what a program's body and head are given, and what sampling gives back.
 
 Plain numpy arrays, C-contiguous, of exactly the dtypes given here, read-only by convention, and valid for one step.
-`ops.STEP_INPUTS` lists the body's by name; native code checks every bound once per call.
+Native code checks every bound once per call.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ edits are the `num_edits` from `first_edit` on; the tokens to score beside all t
 _GREEDY = np.array((0, 0.0, 0, 1.0, 0.0, -1, 0, 0, -1, -1, 0, 0, 0, 0), CHOICE_DTYPE)
 
 RESULT_DTYPE = np.dtype([("token_id", np.int32), ("status", np.int32), ("rank", np.int32), ("logprob", np.float32)])
-"""The token of a logit row. Status 0: ok; 1: the logits are not finite, or no token is allowed, and the rest means
-nothing. 1-based rank and logprob of the token only where logprobs are asked for."""
+"""The token of a logit row. Status 0: ok; 1: the logits are not finite; 2: its mask and edits leave no token. But for
+status 0 the rest means nothing. 1-based rank and logprob of the token only where logprobs are asked for."""
 
 
 _NO_STATE_SAVES: Int32Array = np.empty((0, 4), np.int32)

@@ -1,4 +1,4 @@
-"""The vocabulary of a Program: values, weights, caches, step inputs, and one small class per op.
+"""The vocabulary of a Program: values, weights, caches, and one small class per op.
 
 A `Program` says *what* is computed, once, at load time. Its readers are `reference.py`, `native.py` with its planner,
 and `cost.py`. Nothing here computes.
@@ -52,8 +52,6 @@ class Weight:
     name: str
     """Stable, for example `layers.3.mlp.gate_up_proj.weight`."""
     shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    """Logical axis of each dimension: vocab, hidden, heads, kv_heads, head_dim, ffn; qkv, gate_up where parts stack."""
     parts: tuple[WeightPart, ...]
     """What is stacked along the first axis, in order; a single part unless fused. Parts may differ in format."""
 
@@ -111,39 +109,15 @@ class RopeTable:
 
 
 @dataclass(frozen=True, slots=True)
-class StepInput:
-    """A named int32 array of `ForwardBatch`."""
-
-    name: str
-    shape: tuple[str, ...]
-    per_group: bool = False
-    """Whether there is one array for each cache group."""
-
-
-STEP_INPUTS: tuple[StepInput, ...] = (
-    StepInput("token_ids", ("T",)),
-    StepInput("positions", ("T",)),
-    StepInput("query_start_loc", ("R+1",)),
-    StepInput("seq_lens", ("R",)),
-    StepInput("block_tables", ("R", "max_blocks"), per_group=True),
-    StepInput("state_saves", ("S", "4")),
-    StepInput("logit_rows", ("N",)),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Op:
     """One operation. Subclasses add what they need to know, and declare how they behave.
 
-    The class variables: `kind` names the op; `row_local` says that row i of every output depends on row i of the inputs
-    only (the op may run in bands of rows); `in_place` says that outputs[i] may take the memory of inputs[i] if that
-    value is not read again; `step_inputs` are the arrays of the ForwardBatch that it reads.
+    The class variables: `kind` names the op; `in_place` says that outputs[i] may take the memory of inputs[i] if that
+    value is not read again.
     """
 
     kind: ClassVar[str]
-    row_local: ClassVar[bool] = True
     in_place: ClassVar[bool] = False
-    step_inputs: ClassVar[tuple[str, ...]] = ()
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -155,7 +129,6 @@ class Embedding(Op):
     """out[t] = scale * weight[token_ids[t]]."""
 
     kind: ClassVar[str] = "embedding"
-    step_inputs: ClassVar[tuple[str, ...]] = ("token_ids",)
 
     scale: float
 
@@ -205,7 +178,6 @@ class Rope(Op):
 
     kind: ClassVar[str] = "rope"
     in_place: ClassVar[bool] = True
-    step_inputs: ClassVar[tuple[str, ...]] = ("positions",)
 
     table: RopeTable
     head_dim: int
@@ -217,7 +189,6 @@ class KvWrite(Op):
     """Store k and v [T, KVH * D], rounded to the cache's dtype, at each row's position in its request."""
 
     kind: ClassVar[str] = "kv_write"
-    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables")
 
     cache: CacheRef
 
@@ -232,8 +203,6 @@ class PagedAttention(Op):
     """
 
     kind: ClassVar[str] = "paged_attention"
-    row_local: ClassVar[bool] = False
-    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables")
 
     cache: CacheRef
     num_heads: int
@@ -251,8 +220,6 @@ class CausalConv1d(Op):
     """
 
     kind: ClassVar[str] = "causal_conv1d"
-    row_local: ClassVar[bool] = False
-    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables", "state_saves")
 
     cache: CacheRef
 
@@ -273,8 +240,6 @@ class GatedDeltaRule(Op):
     """
 
     kind: ClassVar[str] = "gated_delta_rule"
-    row_local: ClassVar[bool] = False
-    step_inputs: ClassVar[tuple[str, ...]] = ("query_start_loc", "seq_lens", "block_tables", "state_saves")
 
     cache: CacheRef
     tiled_heads: bool
@@ -341,13 +306,11 @@ class GatherRows(Op):
     """out[n] = x[logit_rows[n]]: from T rows to N rows."""
 
     kind: ClassVar[str] = "gather_rows"
-    row_local: ClassVar[bool] = False
-    step_inputs: ClassVar[tuple[str, ...]] = ("logit_rows",)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A model as two lists of ops, in order of execution."""
+    """A model as lists of ops, each in order of execution: body, head and pool."""
 
     body: tuple[Op, ...]
     """T rows: token ids to `hidden`."""

@@ -46,7 +46,7 @@ class _Source:
 
     def table(self, num_rows: int) -> Weight:
         name = f"isolated.source.{self.width}" + f".of.{self.num_experts}" * (self.num_experts > 0)
-        return Weight(name, (num_rows, self.width), ("vocab", "hidden"), (WeightPart(name, num_rows),))
+        return Weight(name, (num_rows, self.width), (WeightPart(name, num_rows),))
 
     def rows(self, num_rows: int) -> PackedMatrix:
         rng = np.random.default_rng(0)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from octavo.core.step import NON_FINITE_LOGITS, ModelRunnerOutput, TokenLogprobs
+from octavo.core.step import ModelRunnerOutput, NonFiniteError, TokenLogprobs
+from octavo.errors import RequestError
 from octavo.runner.forward_batch import ForwardBatchBuilder
 from octavo.sampling.sampler import SampledRows, ScoredRows
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from octavo.program.forward_batch import AllowedTokens, ForwardBatch, SampleBatch, SampleOutput
     from octavo.runner.cache_memory import CacheMemory
     from octavo.runner.input_batch import InputBatch
-
-
-_NON_FINITE_HIDDEN = "the model's hidden states are not finite numbers"
 
 
 class StepProgram(Protocol):
@@ -83,7 +81,7 @@ class ModelRunner:
             output = self._program.sample(batch)
             self._native_seconds += output.native_seconds
             choices = output.results[:num_rows].tolist()
-            result.row_errors = {row: NON_FINITE_LOGITS for row, (_, status, _, _) in enumerate(choices) if status}
+            result.row_errors = {row: _fault(status) for row, (_, status, _, _) in enumerate(choices) if status}
             result.row_errors |= errors
             result.token_ids = [token_id for token_id, _, _, _ in choices]
             self._append(plan, output.results["token_id"][:num_rows], result.row_errors)
@@ -108,9 +106,9 @@ class ModelRunner:
         if len(rows):
             self._native_seconds += self._program.pool(rows, seats, hidden_sums.values)
             result.sums = hidden_sums.completed_by(plan)
-            for index, hidden_sum in enumerate(result.sums, len(plan.logit_rows)):
+            for index, hidden_sum in enumerate(result.sums, len(plan.logit_rows) + len(plan.prompt_logprob_rows)):
                 if not np.isfinite(hidden_sum).all():
-                    result.row_errors[index] = _NON_FINITE_HIDDEN
+                    result.row_errors[index] = NonFiniteError("the model's hidden states are not finite numbers")
 
     def _scored_rows(self, plan: SchedulerOutput) -> ScoredRows | None:
         """Return the prompt rows whose next token is scored, entry by entry."""
@@ -126,10 +124,21 @@ class ModelRunner:
         return ScoredRows(np.concatenate(rows), np.concatenate(token_ids), np.concatenate(num_logprobs), listed)
 
 
+def _fault(status: int) -> Fault:
+    """Return what is wrong with a logit row of this status, which is not 0."""
+    if status == 1:
+        return NonFiniteError("the model's logits are not finite numbers")
+    causes = "allowed_token_ids, bad_words, logit_bias, min_tokens and structured_outputs"
+    return RequestError(f"no token is allowed: of {causes}, those of this request exclude all.")
+
+
 def _gather_logprobs(
     plan: SchedulerOutput, batch: SampleBatch, output: SampleOutput, result: ModelRunnerOutput
 ) -> None:
-    """Fill `logprobs` and `prompt_logprobs` of `result`; rows that asked for none cost nothing."""
+    """Fill `logprobs` and `prompt_logprobs` of `result`; rows that asked for none cost nothing.
+
+    An entry of `prompt_logprobs` with a row that could not be scored is one of `row_errors`.
+    """
     num_rows = len(plan.logit_rows)
     result.logprobs = [None] * num_rows
     if batch.max_logprobs < 0:
@@ -139,9 +148,14 @@ def _gather_logprobs(
     end = int(np.searchsorted(wanted, num_rows))
     for row, entry in zip(wanted[:end].tolist(), entries[:end], strict=True):
         result.logprobs[row] = entry
+    first_row = num_rows
     for index, scored in enumerate(plan.prompt_logprob_rows):
         start, end = end, end + scored.count
         result.prompt_logprobs[index] = entries[start:end]
+        status = int(output.results["status"][first_row : first_row + scored.count].max())
+        if status:
+            result.row_errors[num_rows + index] = _fault(status)
+        first_row += scored.count
 
 
 def _token_logprobs(batch: SampleBatch, output: SampleOutput, rows: NDArray[np.int64]) -> list[TokenLogprobs]:

@@ -1,0 +1,164 @@
+"""`AsyncLLM.pause_generation`, `resume_generation` and `drain`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from async_helpers import make_async, run, text_of, until, until_running
+from face_fakes import make_engine
+
+from octavo import EngineDeadError, RequestError
+from octavo.frontend.async_engine import AsyncLLM
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_pause_holds_up_new_requests_and_treats_running_ones_as_told(mode: Any) -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            old = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(mode=mode)
+            assert await llm.is_paused()
+            assert llm.num_unfinished == (mode == "keep")
+            new = asyncio.create_task(text_of(llm, "new"))
+            await asyncio.sleep(0.1)
+            assert not new.done()
+            assert old.done() == (mode != "keep")
+            await llm.resume_generation()
+            assert await new == "new"
+            text = await old
+            assert (text == "a" * 60) == (mode != "abort")
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+def test_requests_that_a_pause_keeps_are_ended_by_another_pause(mode: Any) -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            kept = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(mode="keep")
+            await llm.pause_generation(mode=mode)
+            assert (await kept == "a" * 60) == (mode == "wait")
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["drain", "close"])
+def test_a_request_that_a_pause_holds_up_is_told_of_the_end(how: str) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            assert await text_of(llm, "a") == "a"
+            await llm.pause_generation()
+            held = asyncio.create_task(text_of(llm, "b"))
+            await asyncio.sleep(0.01)
+            if how == "drain":
+                await llm.drain(1)
+            else:
+                llm.close()
+            with pytest.raises(EngineDeadError):
+                await held
+
+    run(test)
+
+
+def test_a_drained_engine_ends_what_runs_and_takes_nothing_new() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.002}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 50))
+            await until(lambda: llm.num_unfinished == 1)
+            drain = asyncio.create_task(llm.drain(10))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await text_of(llm, "b")
+            await drain
+            assert await task == "a" * 50
+
+    run(test)
+
+
+def test_a_drain_that_takes_too_long_ends_requests_with_an_error() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.02}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 300))
+            await until(lambda: llm.num_unfinished == 1)
+            await llm.drain(0.1)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await task
+
+    run(test)
+
+
+def test_a_pause_goes_on_in_the_next_loop_and_ends_there() -> None:
+    built, _ = make_engine()
+    llm = AsyncLLM(built)
+
+    async def wait_in_vain() -> None:
+        await llm.pause_generation()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(text_of(llm, "held"), 0.05)
+
+    async def go_on() -> None:
+        held = asyncio.create_task(text_of(llm, "held"))
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await llm.resume_generation()
+        assert await held == "held"
+
+    asyncio.run(wait_in_vain())
+    asyncio.run(go_on())
+    llm.close()
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_request_that_is_being_prepared_when_a_pause_begins_waits_too(
+    mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = {"max_model_len": 4096, "num_blocks": 512}
+
+    async def test() -> None:
+        async with make_async(engine=room) as (llm, _):
+            prepare, is_preparing, may_go_on = llm.engine.prepare, threading.Event(), threading.Event()
+
+            def slow_prepare(*args: Any, **options: Any) -> Any:
+                is_preparing.set()
+                may_go_on.wait(20)
+                return prepare(*args, **options)
+
+            monkeypatch.setattr(llm.engine, "prepare", slow_prepare)
+            late = asyncio.create_task(text_of(llm, "a" * 2_001))
+            await until(is_preparing.is_set)
+            await llm.pause_generation(mode=mode)
+            may_go_on.set()
+            await asyncio.sleep(0.1)
+            assert (llm.num_unfinished, llm.num_waiting) == (0, 1)
+            await llm.resume_generation()
+            assert await late == "a" * 300
+
+    run(test)
+
+
+def test_a_pause_of_an_unknown_kind_is_refused_and_pauses_nothing() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            with pytest.raises(RequestError, match='mode must be "abort", "wait" or "keep", got \'kept\''):
+                await llm.pause_generation(mode="kept")  # type: ignore[arg-type]
+            assert not await llm.is_paused()
+
+    run(test)
+
+
+def test_requests_that_a_pause_keeps_are_let_end_by_a_drain() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            kept = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(mode="keep")
+            await llm.drain(20)
+            assert await kept == "a" * 60
+
+    run(test)
