@@ -32,6 +32,11 @@ EOS = 256
 HIDDEN = 4
 """Numbers of a hidden state: the token id, its position, 1 and 0."""
 IM_START = 257
+TURNS = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""A chat template."""
 
 
 class ByteTokenizer:
@@ -69,6 +74,11 @@ class ByteTokenizer:
             raise RequestError("messages cannot be empty", parameter="messages")
         turns = [f"{message['role']}: {message['content']}\n" for message in conversation]
         return "".join(turns) + ("assistant: " if options.get("add_generation_prompt", True) else "")
+
+    def render_arguments(self, conversation: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+        """Of `render_chat`, which makes of them what `apply_chat_template` does."""
+        opens = options.get("add_generation_prompt", True)
+        return {"template": TURNS, "messages": conversation, "add_generation_prompt": opens}
 
 
 class FakeHandle:

@@ -22,6 +22,15 @@ class Logprob:
     decoded_token: str | None = None
 
 
+LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity and for what is no number where answers are JSON, which has neither."""
+
+
+def finite_logprob(logprob: float) -> float:
+    """Return a logprob as JSON can have it."""
+    return logprob if logprob >= LEAST_LOGPROB else LEAST_LOGPROB
+
+
 PromptLogprobs = list[dict[int, Logprob] | None]
 """One entry per prompt token; the first is None, because nothing predicts it."""
 SampleLogprobs = list[dict[int, Logprob]]

@@ -122,6 +122,8 @@ class FramedOutputs(StructuredOutputsParams):
     """The others, by name."""
     parameter: str = "structured_outputs"
     """The request's field that an error is to name."""
+    subject: str | None = None
+    """What an error says cannot be served, where that is more than the field."""
 
     @property
     def kind(self) -> str:

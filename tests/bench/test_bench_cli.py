@@ -42,6 +42,20 @@ def test_every_benchmark_explains_its_flags(name: str) -> None:
     assert "--num-threads" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["throughput", "latency", "kernels", "startup"])
+def test_every_benchmark_names_flags_in_its_errors(name: str) -> None:
+    result = run(name, "-m", MODEL, "--block-size", "7")
+    assert result.exit_code == 1
+    assert "--block-size must be" in str(result.stderr)
+    assert "Engine options:" in run(name, "--help").stdout
+
+
+def test_lists_of_numbers_are_checked_with_the_name_of_their_flag() -> None:
+    result = run("kernels", "--batch-sizes", "1,x")
+    assert result.exit_code == 2
+    assert "'--batch-sizes': expected whole numbers separated by commas, got '1,x'" in result.stderr
+
+
 def test_throughput_ends_with_its_figures_as_json() -> None:
     document = run_json("throughput", *SMALL, "--num-prompts", "3")
     assert (document["num_requests"], document["num_prompt_tokens"], document["num_output_tokens"]) == (3, 60, 15)

@@ -177,6 +177,21 @@ def test_flags_become_fields_of_the_body(fake: FakeServer) -> None:
     assert fake.headers[0]["authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize(
+    ("own", "openai", "sent"),
+    [("a\n", "b", "Bearer a"), (None, "b", "Bearer b"), ("", "b", "Bearer b"), (None, None, None)],
+)
+def test_the_key_comes_from_the_environment(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch, own: str | None, openai: str | None, sent: str | None
+) -> None:
+    for name, value in (("OCTAVO_API_KEY", own), ("OPENAI_API_KEY", openai)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    run_json(fake, "--num-prompts", "1", "--output-len", "1")
+    assert fake.headers[0].get("authorization") == sent
+
+
 def test_failed_requests_are_told_apart(fake: FakeServer, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("good", "fail", "break", "good")))

@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from face_fakes import make_llm
 from tiny_models import TINY_DIR
+
+from octavo.cli.chat import _Session
+from octavo.cli.conversation import Conversation
+from octavo.sampling_params import SamplingParams
 
 pty = pytest.importorskip("pty", reason="needs pseudo-terminals")
 fcntl = pytest.importorskip("fcntl")
@@ -189,6 +194,23 @@ def test_a_message_that_does_not_fit_is_refused_and_forgotten() -> None:
     assert done.returncode == 0, done.stderr
     assert "the maximum context length is 512 tokens" in done.stderr
     assert "1 turn" in done.stderr
+
+
+def test_an_answer_that_fails_is_told_and_its_turn_forgotten(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm, executor = make_llm()
+    conversation = Conversation("Be kind.")
+    session = _Session(llm, conversation, SamplingParams(max_tokens=3), {})
+    monkeypatch.setattr("octavo.cli.chat.read_message", lambda *_: "hello")
+    executor.broken_request = "0"
+    assert session.take_turn()
+    assert "(RuntimeError: a broken executor)" in capsys.readouterr().err
+    assert [message["role"] for message in conversation.messages] == ["system"]
+    executor.broken_request = None
+    assert session.take_turn()
+    assert [message["role"] for message in conversation.messages] == ["system", "user", "assistant"]
+    llm.close()
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:

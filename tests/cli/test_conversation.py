@@ -44,6 +44,13 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert conversation.messages == [SYSTEM]
 
 
+def test_another_system_message_may_replace_the_files(tmp_path: Path) -> None:
+    make_conversation().save(tmp_path / "kept.json")
+    conversation = Conversation()
+    conversation.load(tmp_path / "kept.json", "Be long.")
+    assert conversation.messages == [{"role": "system", "content": "Be long."}, QUESTION, ANSWER]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

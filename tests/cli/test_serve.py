@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from octavo.cli.main import main
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.frontend import build
-from octavo.server import lifecycle
+from octavo.server import lifecycle, logs
 from octavo.server.address import check_address
 from octavo.server.options import ServerOptions
 from octavo.server.protocol.limits import RequestLimits
@@ -43,6 +44,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> Caught:
     monkeypatch.setattr("octavo.cli.serve.check_address", lambda _options: None)
     monkeypatch.setattr(build, "build_engine", build_engine)
     monkeypatch.setattr(lifecycle, "run_server", run_server)
+    monkeypatch.setattr(logs, "configure_logs", lambda _options: None)
     monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
     return caught
 
@@ -189,6 +191,76 @@ def test_the_key_may_come_from_the_environment(caught: Caught) -> None:
     assert caught.options.api_key == ("secret",)
     run("m", "--api-key", "other", env={"OCTAVO_API_KEY": "secret"})
     assert caught.options.api_key == ("other",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "variable"),
+    [(("",), None), (("real", ""), None), ((" \n",), None), ((), ""), ((), "\n")],
+    ids=["empty", "one of two", "white space", "variable", "variable of white space"],
+)
+def test_an_empty_key_is_refused_as_it_would_keep_nobody_out(
+    caught: Caught, keys: tuple[str, ...], variable: str | None
+) -> None:
+    del caught
+    result = run("m", *(part for key in keys for part in ("--api-key", key)), env={"OCTAVO_API_KEY": variable})
+    assert result.exit_code == 1
+    assert "--api-key is empty" in result.stderr
+
+
+def test_white_space_around_a_key_does_not_count(caught: Caught) -> None:
+    run("m", "--api-key", "a key\n", "--api-key", " b")
+    assert caught.options.api_key == ("a key", "b")
+
+
+@pytest.mark.parametrize(
+    ("flags", "origins"),
+    [
+        (["--allowed-origins", '["*"]'], ("*",)),
+        (["--allowed-origins", '["http://a", "http://b"]', "--allowed-origins", "c"], ("http://a", "http://b", "c")),
+        (["--allowed-origins", "*"], ("*",)),
+    ],
+    ids=["all", "several", "plain"],
+)
+def test_origins_may_be_a_json_list_as_of_vllm(caught: Caught, flags: list[str], origins: tuple[str, ...]) -> None:
+    assert run("m", *flags).exit_code == 7
+    assert caught.options.allowed_origins == origins
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--chat-template", "/no/such.jinja"), "--chat-template is neither a template nor a file"),
+        (("--chat-template", "{{ messages"), "--chat-template cannot be used: the chat template is not valid"),
+        (("--uds", "/no/such/socket"), "--uds '/no/such/socket' cannot be made: there is no directory /no/such"),
+        (("--ssl-certfile", "/no/such.pem"), "--ssl-certfile cannot be read"),
+        (("--ssl-certfile", __file__), "--ssl-certfile and its key cannot be used"),
+        (("--ssl-keyfile", __file__), "--ssl-keyfile needs the certificate"),
+        (("--allowed-origins", "[*]"), "--allowed-origins '[*]' is no JSON list"),
+        (("--allowed-origins", "[5]"), "--allowed-origins must be texts"),
+    ],
+    ids=["template", "syntax", "socket", "certificate", "no certificate", "key alone", "no list", "numbers"],
+)
+def test_files_that_cannot_be_used_are_refused_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str], problem: str
+) -> None:
+    monkeypatch.setattr(build, "build_engine", pytest.fail)
+    result = run("m", "--port", "0", *flags)
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
+@pytest.mark.parametrize("password", [None, "secret"])
+def test_a_certificate_with_its_key_is_taken(caught: Caught, tmp_path: Path, password: str | None) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    protection = ["-noenc"] if password is None else ["-passout", f"pass:{password}"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=x"]
+    subprocess.run([*command, *protection, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    flags = ["--ssl-keyfile", str(key), "--ssl-certfile", str(certificate), "--ssl-ca-certs", str(certificate)]
+    assert run("m", *flags).exit_code == 7
+    assert caught.options.ssl_keyfile == str(key)
+    result = run("m", *flags[:-1], str(key))
+    assert (result.exit_code == 1 and "--ssl-ca-certs cannot be used" in result.stderr) == (password is None)
 
 
 def test_without_a_model_the_usage_is_told(caught: Caught) -> None:

@@ -224,7 +224,7 @@ def test_what_is_no_address_of_a_server_is_refused(server: str) -> None:
 
 def test_top_prints_one_screen_where_stdout_is_no_terminal() -> None:
     with serving(json.dumps(make_snapshot().to_json())) as (address, keys):
-        result = top(address, "--api-key", "secret")
+        result = top(address, "--api-key", "secret\n")
     assert result.exit_code == 0
     assert "waits: seats" in result.stdout
     assert keys == ["Bearer secret"]

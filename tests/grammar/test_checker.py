@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from octavo.errors import QueueFullError
 from octavo.grammar import checker as checker_module
 from octavo.grammar.checker import GrammarChecker
 from octavo.grammar.sources import JsonOptions
@@ -95,8 +96,18 @@ def test_a_grammar_that_overflows_the_stack_costs_a_process_and_an_error(checker
 
 def test_a_system_that_gives_no_process_is_told(checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(ValueError, match="no process to check it can be started"):
+    with pytest.raises(QueueFullError, match="no process to check grammars can be started"):
         check(checker)
+
+
+def test_a_fault_is_told_also_if_no_process_can_follow_the_one_that_it_has_ended(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(checker)
+    monkeypatch.setattr(checker_module, "CHECK_CPU_SECONDS", 0.3)
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(ValueError, match="takes more than"):
+        check(checker, "json", SLOW)
 
 
 def test_the_process_ends_with_its_owner() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -88,6 +89,7 @@ def test_long_sources_count_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_threads_may_ask_at_once() -> None:
     compiler = make_compiler()
+    usual = threading.stack_size()
     found: list[object] = []
     threads = [
         threading.Thread(target=lambda: found.append(compile_grammar(compiler, json={"type": "object"})))
@@ -99,6 +101,7 @@ def test_many_threads_may_ask_at_once() -> None:
         thread.join()
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
+    assert threading.stack_size() == usual
 
 
 @pytest.fixture
@@ -126,6 +129,37 @@ def test_who_had_to_wait_for_others_and_was_left_too_little_time_may_try_again(s
     threading.Timer(0.02, stuck._slot.release).start()
     with pytest.raises(QueueFullError, match="before it took more than"):
         compile_grammar(stuck, regex="a")
+
+
+@pytest.mark.parametrize("name", ["octavo-grammar", "Thread-"], ids=["compiler's", "checker's"])
+def test_a_system_that_gives_no_thread_costs_one_request_and_no_slot(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    compiler = make_compiler()
+    compile_grammar(compiler, regex="known")
+    usual = threading.stack_size()
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(QueueFullError, match="no thread to"):
+            compile_grammar(compiler, regex="a")
+    assert threading.stack_size() == usual
+    assert compile_grammar(compiler, regex="a").first_mask.any()
+
+
+def test_a_system_that_gives_no_process_may_give_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = make_compiler()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/no/such/python")
+        with pytest.raises(QueueFullError, match="no process"):
+            compile_grammar(compiler, regex="a")
+    assert compile_grammar(compiler, regex="a").first_mask.any()
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from face_fakes import EOS, ByteTokenizer, make_engine
 
 from octavo.cli.engine_flags import flags_of, given_options
 from octavo.server.lifecycle import run_server
+from octavo.server.logs import configure_logs
 from octavo.server.options import ServerOptions
 from octavo.server.protocol.limits import RequestLimits
 
@@ -69,6 +70,7 @@ def main(step_seconds: float, max_num_seqs: int, num_blocks: int, **flags: Any) 
         max_model_len=4096,
     )
     options = ServerOptions(port=0, **given_options(ServerOptions, flags))
+    configure_logs(options)
     sys.exit(run_server(engine, options, RequestLimits(), "fake"))
 
 

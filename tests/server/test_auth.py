@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -59,7 +60,29 @@ def test_each_key_opens(guarded: ServerProcess, key: str) -> None:
         assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
 
 
-def test_the_refusal_is_vllms(guarded: ServerProcess) -> None:
+def test_the_refusal_is_an_error_as_the_api_has_them(guarded: ServerProcess) -> None:
     response = guarded.client.get("/v1/models")
-    assert response.json() == {"error": "Unauthorized"}
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("AuthenticationError", 401)
     assert response.headers["www-authenticate"] == "Bearer"
+    error = guarded.client.post("/v1/messages").json()["error"]
+    assert error["type"] == "authentication_error"
+
+
+def test_the_description_says_how_to_bring_a_key(guarded: ServerProcess) -> None:
+    document = guarded.client.get("/openapi.json", headers={"x-api-key": KEYS[0]}).json()
+    schemes = document["components"]["securitySchemes"]
+    assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
+    assert document["paths"]["/v1/completions"]["post"]["security"] == [{name: []} for name in schemes]
+    assert "security" not in document["paths"]["/health"]["get"]
+
+
+def test_requests_are_counted_by_path_also_behind_a_prefix(guarded: ServerProcess) -> None:
+    guarded.client.headers["x-api-key"] = KEYS[0]
+    for path in ("/v1/models", "/v1/models/nope", "/nope", "/health"):
+        guarded.client.get(path)
+    lines = guarded.client.get("/metrics").text.splitlines()
+    del guarded.client.headers["x-api-key"]
+    handlers = {match[1] for line in lines if (match := re.match('http_requests_total{handler="([^"]*)"', line))}
+    assert {"/v1/models", "/v1/models/{model}", "none"} <= handlers
+    assert not any("/api" in handler or "health" in handler for handler in handlers)

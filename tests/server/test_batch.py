@@ -73,6 +73,22 @@ def test_each_line_gets_the_answer_that_a_server_would_give(tmp_path: Path) -> N
     assert answers["a"]["error"] is None
 
 
+def make_response(custom_id: str, **body: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "input": f"say {custom_id}", "max_output_tokens": 20, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": body}
+
+
+def test_responses_are_answered_too_and_refused_in_their_words(tmp_path: Path) -> None:
+    lines = (make_response("a"), make_response("b", max_output_tokens=1000), make_response("c", stream=True))
+    answers = {line["custom_id"]: line["response"] for line in run(tmp_path, *lines)}
+    (item,) = answers["a"]["body"]["output"]
+    assert item["content"][0]["text"] == "user: say a\nassistan"
+    assert answers["b"]["body"]["error"]["param"] == "max_output_tokens"
+    assert answers["c"]["body"]["error"]["param"] == "stream"
+    (again,) = run(tmp_path, make_response("a"), output="again")
+    assert again["response"] == answers["a"]
+
+
 def test_a_list_of_prompts_is_answered_in_one_line(tmp_path: Path) -> None:
     (answer,) = run(tmp_path, make_request("a", prompt=["one", "two"]))
     assert [choice["text"] for choice in answer["response"]["body"]["choices"]] == ["one", "two"]
@@ -97,7 +113,7 @@ def test_texts_are_embedded_beside_others_that_are_gone_on_with(tmp_path: Path) 
         ('{"custom_id": 5, "method": "POST", "url": "/v1/completions", "body": {}}', "custom_id"),
         ({**make_request("b"), "method": "GET"}, "method must be POST"),
         ({**make_request("b"), "url": "/v1/images"}, "url must be one of"),
-        (make_embedding("b", ""), "prompt cannot be empty"),
+        (make_embedding("b", ""), "input cannot be empty"),
         (make_embedding("b", "x", dimensions=5), "dimensions is 5"),
         ({**make_request("b"), "body": 5}, "JSON object"),
         (make_request("b", n=0), "n must be in"),

@@ -65,7 +65,7 @@ def test_instructions_and_what_developers_say_first_are_one_system_message() -> 
     assert of_response(items, instructions="Be brief.") == [
         {"role": "system", "content": [text("Be brief."), text("Be kind."), text("Be quick.")]},
         {"role": "user", "content": "hi"},
-        {"role": "system", "content": "Now be slow."},
+        {"role": "developer", "content": "Now be slow."},
     ]
 
 
@@ -179,8 +179,9 @@ def test_items_that_cannot_be_read_are_refused(given: Any, mentions: str) -> Non
         ([{"type": "function"}], None, "name is required"),
         ([TOOL], {"type": "mcp"}, "function and allowed_tools"),
         ([TOOL], {"type": "allowed_tools", "mode": "auto", "tools": "add"}, "list of functions"),
+        ([TOOL], {"type": "allowed_tools", "tools": []}, r"tool_choice\.mode must be"),
     ],
-    ids=["hosted", "nameless", "kind of choice", "allowed tools"],
+    ids=["hosted", "nameless", "kind of choice", "allowed tools", "allowed without a mode"],
 )
 def test_tools_that_cannot_be_served_are_refused(tools: Any, choice: Any, mentions: str) -> None:
     body = read_response(input="x", tools=tools, tool_choice=choice)

@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"metadata": {"a": "x" * 513}}, "metadata"),
     (RESPONSES, {"metadata": {"a": 5}}, "metadata"),
     (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
-    (RESPONSES, {"max_output_tokens": 10_000}, "max_output_tokens"),
+    (RESPONSES, {"max_output_tokens": 10_000}, "max_output_tokens is 10000"),
     (RESPONSES, {"max_output_tokens": "5"}, "max_output_tokens"),
     (RESPONSES, {"temperature": "hot"}, "temperature"),
     (RESPONSES, {"temperature": 3}, "temperature"),
@@ -143,7 +143,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]}, "JSON"),
     (RESPONSES, {"tools": [{"type": "web_search"}]}, "web_search"),
     (RESPONSES, {"tools": "f"}, "tools"),
-    (RESPONSES, {"tool_choice": "maybe"}, "tool_choice"),
+    (RESPONSES, {"tool_choice": "maybe"}, '{"type": "function", "name": …}, got'),
+    (RESPONSES, {"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name must be"),
+    (
+        RESPONSES,
+        {"tools": [{"type": "function", "name": "f", "parameters": {"type": 5}}]},
+        "tools[0].parameters must be",
+    ),
+    (
+        RESPONSES,
+        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "bogus"}}}},
+        "text.format cannot be served",
+    ),
     (RESPONSES, {"text": {"format": {"type": "xml"}}}, "text.format"),
     (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema"),
     (RESPONSES, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
@@ -166,6 +177,20 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (MESSAGES, {"tools": [{"name": "f"}]}, "input_schema"),
     (MESSAGES, {"tool_choice": {"type": "some"}}, "tool_choice"),
     (MESSAGES, {"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    (MESSAGES, {"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name must be"),
+    (MESSAGES, {"tools": [{"name": "f", "input_schema": {"pattern": "("}}]}, "tools[0].input_schema has a pattern"),
+    (MESSAGES, {"tools": [{"name": "f", "input_schema": {}}]}, 'tool_choice "any" or "tool"'),
+    (
+        MESSAGES,
+        {"messages": [*HI, {"role": "assistant", "content": " "}]},
+        "messages that end with one by the assistant",
+    ),
+    (MESSAGES, {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format needs a schema"),
+    (
+        MESSAGES,
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "bogus"}}}},
+        "output_config.format cannot be served",
+    ),
     (MESSAGES, {"mcp_servers": [{}]}, "mcp_servers"),
     (MESSAGES, {"output_config": {"format": {"type": "xml"}}}, "output_config"),
     (MESSAGES, {"top_k": 1.5}, "top_k"),
@@ -239,7 +264,14 @@ def test_either_header_may_bring_the_key() -> None:
             response = server.client.post(COUNT, json={"messages": HI}, headers=headers)
             assert response.status_code == 401
             assert response.json()["error"]["type"] == "authentication_error"
-        assert server.client.post(RESPONSES, json={"input": "x"}).json() == {"error": "Unauthorized"}
+        assert server.client.post(RESPONSES, json={"input": "x"}).json()["error"]["code"] == 401
+
+
+def test_anthropics_paths_send_the_requests_id_under_both_names(echo_server: ServerProcess) -> None:
+    for path, has_both in ((MESSAGES, True), (COUNT, True), (RESPONSES, False)):
+        headers = echo_server.client.post(path, json={"messages": HI, "input": "x"}).headers
+        assert headers["x-request-id"]
+        assert headers.get("request-id") == (headers["x-request-id"] if has_both else None)
 
 
 # ---------------------------------------------------------------- clients that leave

@@ -80,14 +80,16 @@ def test_an_answer_names_the_input_that_is_at_fault(server: ServerProcess) -> No
     reply = server.client.post("/v1/embeddings", json={"input": ["a", ""]})
     assert reply.status_code == 400
     error = reply.json()["error"]
-    assert (error["param"], error["message"]) == ("input", "input 1: prompt cannot be empty.")
+    assert (error["param"], error["message"]) == ("input", "input 1: input cannot be empty.")
 
 
 def test_a_prompt_of_the_whole_context_is_embedded_and_one_more_token_is_not(server: ServerProcess) -> None:
     assert server.client.post("/v1/embeddings", json={"input": [5] * 512}).status_code == 200
     reply = server.client.post("/v1/embeddings", json={"input": [5] * 513})
     assert reply.status_code == 400
-    assert "maximum context length is 512" in reply.json()["error"]["message"]
+    assert reply.json()["error"]["message"] == (
+        "input has 513 tokens, but the maximum context length is 512 tokens; shorten the input or raise max_model_len."
+    )
 
 
 def test_the_answer_is_described(server: ServerProcess) -> None:

@@ -194,6 +194,22 @@ def test_a_handler_that_fails_is_counted_as_500() -> None:
     assert 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 1.0' in text
 
 
+def test_a_client_that_left_before_the_answer_is_no_fault_of_the_server() -> None:
+    engine, _ = make_engine()
+    metrics = ServerMetrics("m")
+
+    async def answer_nobody(*_: Any) -> None:
+        return
+
+    async def run() -> bytes:
+        await _call(HttpMetricsMiddleware(answer_nobody, metrics), "/v1/completions", "POST")
+        return await metrics.render(FakeLLM(engine))  # type: ignore[arg-type]
+
+    text = asyncio.run(run()).decode()
+    engine.close()
+    assert 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 1.0' in text
+
+
 def make_metrics(**values: float) -> list[Metric]:
     gauges = {"num_requests_running": 0.0, "num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}
     counters = dict.fromkeys(("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits"), 0.0)

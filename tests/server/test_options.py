@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -60,9 +61,13 @@ def test_the_log_is_json_with_request_ids_and_without_texts(trusting: ServerProc
     trusting.until(lambda: len(lines()) == 2)
     assert all(line.startswith("{") for line in lines())
     assert "secret" not in trusting.log()
+    access = json.loads(lines()[-1])
+    assert (access["method"], access["path"], access["status"]) == ("POST", "/v1/completions", 200)
+    assert access["seconds"] > 0
 
 
 def test_the_log_begins_with_what_is_served(trusting: ServerProcess) -> None:
+    assert json.loads(trusting.log().splitlines()[0])["message"] == f"loading {TINY_LLAMA}"
     (line,) = [line for line in trusting.log().splitlines() if '"model ' in line]
     assert "context of 512 tokens, KV cache of up to " in line
     assert "form of calls: not known, of thoughts: none" in line

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from face_fakes import ByteTokenizer, echo_prompt, make_llm
+from face_fakes import ByteTokenizer, echo_prompt, make_engine, make_llm
+from tiny_models import TINY_DIR
 
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
 from octavo.frontend.input_processor import EngineInput
 from octavo.llm import LLM
-from octavo.outputs import Logprob
+from octavo.outputs import Logprob, finite_logprob
 from octavo.sampling_params import RequestOutputKind, SamplingParams
+from octavo.server.app import make_state
+from octavo.server.options import ServerOptions
 from octavo.server.protocol.answers import error_frames
 from octavo.server.protocol.calls import Call, ProtocolContext, parse_chat, parse_completion, parse_tokenize
 from octavo.server.protocol.errors import ApiError, api_error
 from octavo.server.protocol.limits import RequestLimits
-from octavo.server.protocol.logprobs import chat_logprobs, completion_logprobs, finite
+from octavo.server.protocol.logprobs import chat_logprobs, completion_logprobs
+from octavo.server.protocol.prompts import rendering_arguments
+from octavo.server.responses_api.calls import parse_response
+from octavo.tokenizer.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 EOS_CHAIN = "\N{FAMILY}é"
@@ -103,18 +110,6 @@ def test_a_length_that_does_not_fit_is_refused_with_all_numbers() -> None:
     call.checked_inputs([make_input(50)], 100)
     with pytest.raises(RequestError, match=r"50 and the prompt has 51 tokens.* length is 100"):
         call.checked_inputs([make_input(50), make_input(51)], 100)
-
-
-def test_a_form_that_cannot_be_served_is_told_in_the_words_of_the_body() -> None:
-    fault = RequestError("structured_outputs.json cannot be served: why.", parameter="structured_outputs")
-    forms: dict[str, dict[str, Any]] = {
-        "response_format": {"type": "json_object"},
-        "structured_outputs": {"regex": "a"},
-    }
-    for name, form in forms.items():
-        with pytest.raises(RequestError, match=rf"^prompt 1: {name}\.json cannot be served: why\.$") as refusal:
-            parse("completion", None, **{name: form}).checked_inputs([make_input(1), fault], 100)
-        assert refusal.value.parameter == name
 
 
 def test_streams_ask_for_deltas_and_others_for_the_end() -> None:
@@ -227,10 +222,39 @@ def test_deep_nesting_is_refused(start: bytes, depth: int) -> None:
 
 def test_a_model_is_known_by_each_of_its_names() -> None:
     assert parse("completion", model="alias").params.n == 1
+    assert make_context().served_name("alias") == "m"
     with pytest.raises(ApiError, match="does not exist; this server has `") as error:
         parse("completion", model="a" * 1_000_000)
     assert error.value.status == 404
     assert len(error.value.body()) < 400
+
+
+@pytest.mark.parametrize("kind", ["chat", "tokenize", "response"])
+def test_developers_speak_as_the_system_in_every_api(kind: str) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "developer", "content": "Be brief."}]
+    raw = json.dumps({"messages" if kind != "response" else "input": messages}).encode()
+    parser = {"chat": parse_chat, "tokenize": parse_tokenize, "response": parse_response}[kind]
+    conversation = parser(raw, make_context()).conversation
+    assert conversation is not None
+    assert [message["role"] for message in conversation["conversation"]] == ["user", "system"]
+
+
+def test_a_model_without_a_chat_template_is_told_of_in_the_words_of_the_server() -> None:
+    tokenizer = Tokenizer.from_path(TINY_DIR / "llama")
+    tokenizer.chat_templates = {}
+    conversation = parse("chat").conversation
+    assert conversation is not None
+    with pytest.raises(RequestError, match=r"/v1/completions.*--chat-template") as error:
+        rendering_arguments(tokenizer, conversation)
+    assert error.value.parameter == "messages"
+
+
+def test_a_template_of_the_server_s_is_for_requests_with_tools_too() -> None:
+    engine, _ = make_engine()
+    engine.tokenizer.chat_templates = {"default": "plain", "tool_use": "with tools"}
+    make_state(SimpleNamespace(engine=engine), ServerOptions(chat_template="{{ own }}"), RequestLimits(), "m")  # type: ignore[arg-type]
+    engine.close()
+    assert engine.tokenizer.chat_templates == {"default": "{{ own }}"}
 
 
 def test_tokenize_takes_a_prompt_or_a_conversation() -> None:
@@ -384,7 +408,7 @@ def test_usage_can_be_told_all_the_time_or_always(llm: LLM) -> None:
 
 
 def test_logprobs_are_finite() -> None:
-    assert [finite(value) for value in (-1.0, float("-inf"), float("nan"))] == [-1.0, -9999.0, -9999.0]
+    assert [finite_logprob(value) for value in (-1.0, float("-inf"), float("nan"))] == [-1.0, -9999.0, -9999.0]
 
 
 def test_the_top_ones_of_a_chat_are_the_most_probable_ones_in_order() -> None:

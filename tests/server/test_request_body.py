@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.server.request_body import is_nested_deeper
+from octavo.server.protocol.errors import ApiError
+from octavo.server.request_body import check_structure, is_nested_deeper, num_parts, without_strings
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='ab[]{}"\\\n'),
@@ -25,19 +26,42 @@ def depth(value: Any) -> int:
 
 @given(VALUES, st.integers(1, 8))
 def test_the_depth_of_any_json_is_told_from_its_brackets(value: Any, limit: int) -> None:
-    assert is_nested_deeper(json.dumps(value).encode(), limit) == (depth(value) > limit)
+    assert is_nested_deeper(without_strings(json.dumps(value).encode()), limit) == (depth(value) > limit)
+
+
+def parts(value: Any) -> int:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    own = isinstance(value, (dict, list)) + len(value if isinstance(value, dict) else ())
+    return own + sum(map(parts, inner))
+
+
+@given(VALUES)
+def test_lists_objects_and_keys_are_counted_without_those_in_texts(value: Any) -> None:
+    assert num_parts(without_strings(json.dumps(value).encode())) == parts(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" + "[]," * 20 + "[]]", "[" + "{}," * 20 + "{}]", json.dumps(dict.fromkeys(map(str, range(20))))],
+    ids=["lists", "objects", "keys"],
+)
+def test_more_parts_than_the_server_reads_are_refused(text: str) -> None:
+    check_structure(text.encode(), max_depth=2, max_parts=22)
+    check_structure(json.dumps(["[]{}:" * 100]).encode(), max_depth=2, max_parts=22)
+    with pytest.raises(ApiError, match="more than 20 lists, objects and keys; the server's option max_json_parts"):
+        check_structure(text.encode(), max_depth=2, max_parts=20)
 
 
 @pytest.mark.parametrize("text", ["[" * 200, "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[1,[2,{" * 80])
 def test_deep_texts_are_refused_whole_or_not(text: str) -> None:
-    assert is_nested_deeper(text.encode(), 64)
+    assert is_nested_deeper(without_strings(text.encode()), 64)
 
 
 @pytest.mark.parametrize(
     "text", ["]" * 200, '"' + "[" * 200, "[]" * 200, "[" * 64 + "]" * 64, "]" * 100 + "[" * 30, ""]
 )
 def test_what_is_flat_or_no_json_is_left_to_the_parser(text: str) -> None:
-    assert not is_nested_deeper(text.encode(), 64)
+    assert not is_nested_deeper(without_strings(text.encode()), 64)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +72,6 @@ def test_what_is_flat_or_no_json_is_left_to_the_parser(text: str) -> None:
 def test_large_texts_are_measured_fast(text: str) -> None:
     body = text.encode()
     started = time.process_time()
-    is_nested_deeper(b"[" * 65 + b"]" * 65 + body, 64)
-    is_nested_deeper(b'{"a":[[[[' * 10 + body, 64)
+    is_nested_deeper(without_strings(b"[" * 65 + b"]" * 65 + body), 64)
+    is_nested_deeper(without_strings(b'{"a":[[[[' * 10 + body), 64)
     assert time.process_time() - started < 5  # a slip into quadratic time would take hours

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -44,6 +45,17 @@ def test_what_a_template_refuses_is_told_with_its_parameter() -> None:
         with pytest.raises(RequestError, match="roles must alternate") as refusal:
             await renderer.render(arguments("{{ raise_exception('roles must alternate') }}"))
         assert refusal.value.parameter == "messages"
+
+    run(test)
+
+
+def test_a_system_that_gives_no_process_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(renderer: TemplateRenderer) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", "/no/such/python")
+            with pytest.raises(QueueFullError, match="no process for chat templates"):
+                await renderer.render(arguments("fine"))
+        assert await renderer.render(arguments("fine")) == "fine"
 
     run(test)
 

@@ -232,6 +232,13 @@ def tool(**fields: Any) -> dict[str, Any]:
             },
             "tool_choice",
         ),
+        (
+            {
+                "tools": [tool()],
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [tool()]}},
+            },
+            "tool_choice",
+        ),
         ({"messages": [{"role": "assistant", "tool_calls": [{}] * 32_769}]}, "messages"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
@@ -393,6 +400,14 @@ def test_allowed_tools_are_those_that_may_be_called() -> None:
     assert list(form.parts) == ["tool_0"]
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_the_model_sees_the_allowed_tools_alone(mode: str) -> None:
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
+    conversation = parse(tools=FUNCTIONS, tool_choice=allowed).conversation
+    assert conversation is not None
+    assert [shown["function"]["name"] for shown in conversation["tools"]] == ["now"]
+
+
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "possible"])
 def test_a_form_begins_where_the_thought_has_ended(compiler: GrammarCompiler, is_open: bool) -> None:
     for wanted, text in [
@@ -449,6 +464,14 @@ def test_a_demanded_call_with_a_schema_that_cannot_be_enforced_is_refused(
         compiler.compile(forced_calls({"f": {"properties": {"x": schema}}}, form=None, is_parallel=True))
     assert refused.value.parameter == "tools"
     assert str(refused.value).startswith("tools cannot be served: ")
+
+
+def test_a_form_beside_tools_that_cannot_be_enforced_is_the_forms_fault(compiler: GrammarCompiler) -> None:
+    wanted = StructuredOutputsParams(json={"type": "bogus"})
+    with pytest.raises(RequestError) as refused:
+        compiler.compile(after_thought(or_calls(wanted, SCHEMAS, is_parallel=True), is_open=False))
+    assert refused.value.parameter == "response_format"
+    assert str(refused.value).startswith("response_format beside tools cannot be served: ")
 
 
 def test_frames_cannot_be_asked_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from octavo.cli.engine_flags import engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.cli.option_types import ApiKey, JsonObject, WholeNumbers
 
 if TYPE_CHECKING:
     from octavo.bench.report import Report
@@ -64,7 +64,7 @@ def _dataset_flags(decorated: Command) -> Command:
     return decorated
 
 
-@command.command("throughput")
+@command.command("throughput", cls=EngineCommand)
 @_shared_flags()
 @_dataset_flags
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
@@ -85,7 +85,7 @@ def throughput(model: str, as_json: bool, quiet: bool, top: bool, **flags: Any) 
     _show(report, as_json)
 
 
-@command.command("latency")
+@command.command("latency", cls=EngineCommand)
 @_shared_flags()
 @click.option("--input-len", type=int, default=32, show_default=True, help="Tokens of each prompt.")
 @click.option("--output-len", type=int, default=128, show_default=True, help="Tokens to generate for each prompt.")
@@ -109,10 +109,14 @@ def latency(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     _show(report, as_json)
 
 
-@command.command("kernels")
+@command.command("kernels", cls=EngineCommand)
 @_shared_flags(needs_model=False)
 @click.option(
-    "--batch-sizes", default="1,8,64", show_default=True, help="Decoding requests of a step, separated by commas."
+    "--batch-sizes",
+    type=WholeNumbers(),
+    default="1,8,64",
+    show_default=True,
+    help="Decoding requests of a step, separated by commas.",
 )
 @click.option("--context-len", type=int, default=256, show_default=True, help="Tokens of each of them.")
 @click.option(
@@ -134,7 +138,7 @@ def kernels(model: str | None, as_json: bool, quiet: bool, **flags: Any) -> None
     """
     from octavo.bench.kernels import KernelSteps, run_kernels
 
-    steps = KernelSteps(_numbers(flags["batch_sizes"]), flags["context_len"], flags["input_len"], flags["min_seconds"])
+    steps = KernelSteps(flags["batch_sizes"], flags["context_len"], flags["input_len"], flags["min_seconds"])
     formats = [name.strip() for name in flags["formats"].split(",")]
     options = given_engine_options(flags)
     _show(run_kernels(model, options, steps, formats=formats, show_progress=_shows_progress(quiet)), as_json)
@@ -153,11 +157,12 @@ def kernels(model: str | None, as_json: bool, quiet: bool, **flags: Any) -> None
 @click.option("--max-concurrency", type=int, help="Requests that are open at once.  [default: all]")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--ignore-eos", is_flag=True, help="Ask for all tokens (vLLM's and Octavo's servers know how).")
-@click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
+@click.option("--extra-body", type=JsonObject(), default="{}", help="Further fields of each request, as a JSON object.")
 @click.option("--goodput", multiple=True, help="Limit of a good answer in milliseconds: ttft:200, tpot:50, e2el:9000.")
 @click.option("--num-warmups", type=int, default=0, show_default=True, help="Requests before, which do not count.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and arrivals.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="Sent as a bearer token.  [default: $OPENAI_API_KEY]")
+@click.option("--api-key", type=ApiKey(), envvar=["OCTAVO_API_KEY", "OPENAI_API_KEY"],
+              help="Sent as a bearer token.  [default: $OCTAVO_API_KEY, or $OPENAI_API_KEY]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def serve(as_json: bool, quiet: bool, **flags: Any) -> None:
@@ -170,7 +175,7 @@ def serve(as_json: bool, quiet: bool, **flags: Any) -> None:
     path = "/v1/chat/completions" if flags["backend"] == "openai-chat" else "/v1/completions"
     headers = {"Authorization": f"Bearer {flags['api_key']}"} if flags["api_key"] else {}
     target = Target(flags["base_url"], flags["endpoint"] or path, headers)
-    form = RequestForm(flags["model"], flags["temperature"], flags["ignore_eos"], _json_object(flags["extra_body"]))
+    form = RequestForm(flags["model"], flags["temperature"], flags["ignore_eos"], flags["extra_body"])
     load = Load(flags["request_rate"], flags["burstiness"], flags["max_concurrency"], flags["seed"])
     workload = _workload(flags)
     with tqdm(desc="Served", unit="req", total=workload.num_prompts, disable=not _shows_progress(quiet)) as bar:
@@ -181,7 +186,7 @@ def serve(as_json: bool, quiet: bool, **flags: Any) -> None:
     _show(report, as_json)
 
 
-@command.command("startup")
+@command.command("startup", cls=EngineCommand)
 @_shared_flags()
 @click.option("--num-iters", type=int, default=5, show_default=True, help="Starts that count.")
 def startup(model: str, as_json: bool, quiet: bool, **flags: Any) -> None:
@@ -197,16 +202,6 @@ def _workload(flags: dict[str, Any]) -> Workload:
 
     names = ("dataset_name", "dataset_path", "input_len", "output_len", "num_prompts", "length_sigma")
     return Workload(**{name: flags[name] for name in names}, seed=flags["seed"] or 0)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"expected JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise click.BadParameter(f"expected a JSON object, got {text!r}")
-    return value
 
 
 def _watcher(model: str) -> Callable[[LLM], AbstractContextManager[None]]:
@@ -230,10 +225,3 @@ def _show(report: Report, as_json: bool) -> None:
 
 def _shows_progress(quiet: bool) -> bool:
     return not quiet and sys.stderr.isatty()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"expected whole numbers separated by commas, got {text!r}") from error

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.conversation import Conversation
-from octavo.cli.engine_flags import EngineCommand, JsonObject, engine_flags, given_engine_options
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.generate import sampling_params, summary
 from octavo.cli.line_input import line_history, read_message
 from octavo.cli.model_option import takes_model
-from octavo.errors import ConfigError, EngineDeadError, OctavoError
+from octavo.cli.option_types import JsonObject
+from octavo.errors import ConfigError, EngineDeadError, OctavoError, RequestError
 from octavo.sampling_params import RequestOutputKind
 from octavo.wording import counted
 
@@ -39,7 +40,12 @@ Ctrl-C stops an answer.'''
 @click.command("chat", cls=EngineCommand)
 @takes_model
 @click.option("--system", help="System message.")
-@click.option("--load", "path", type=click.Path(path_type=Path), help="Go on with a conversation that was kept.")
+@click.option(
+    "--load",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Go on with a conversation that was kept; --system replaces its system message.",
+)
 @click.option("--max-tokens", type=int, help="Tokens of each answer.  [default: what the context leaves]")
 @click.option("--temperature", type=float, help="0 is greedy.  [default: the model's]")
 @click.option("--top-p", type=float, help="Share of probability to sample from.  [default: the model's]")
@@ -69,7 +75,7 @@ def command(
     """
     conversation = Conversation(system)
     if path is not None:
-        conversation.load(path)
+        conversation.load(path, system)
     from octavo.llm import LLM
 
     given = {name: flags[name] for name in _SAMPLING_FLAGS if flags[name] not in (None, ())}
@@ -144,9 +150,10 @@ class _Session:
         return True
 
     def _answer(self, text: str) -> None:
-        """Print the answer while it is generated. One that is stopped stays as far as it came."""
+        """Print the answer while it is generated. A stopped one stays as far as it came, a failed one does not."""
         self._conversation.add("user", text)
         pieces: list[str] = []
+        output = None
         try:
             for output in self._llm.stream_chat(
                 self._conversation.messages, self._params, chat_template_kwargs=self._variables
@@ -154,6 +161,11 @@ class _Session:
                 self._last = output
                 pieces.append(output.outputs[0].text)
                 click.echo(pieces[-1], nl=False)
+            click.echo()
+            if output is not None and output.error is not None:
+                raise RequestError(output.error.message)
+            if output is not None and output.outputs[0].finish_reason == "length":
+                _note("the answer was cut: --max-tokens, or the length of the context")
         except KeyboardInterrupt:
             click.echo()
             _note("stopped")
@@ -163,10 +175,6 @@ class _Session:
             self._conversation.drop_last()
             _note(str(error))
             return
-        else:
-            click.echo()
-            if self._last is not None and self._last.outputs[0].finish_reason == "length":
-                _note("the answer was cut: --max-tokens, or the length of the context")
         self._conversation.add("assistant", "".join(pieces))
 
     def _show_stats(self) -> None:

@@ -52,14 +52,17 @@ class Conversation:
         """Write the messages as JSON."""
         path.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path, system: str | None = None) -> None:
         """Replace the messages by those of a file.
+
+        Args:
+            system: a system message instead of the file's.
 
         Raises: RequestError if it holds something else, and this conversation stays; OSError.
         """
         messages = _checked(path.read_bytes(), path)
         has_system = bool(messages) and messages[0]["role"] == "system"
-        self._system = messages[0]["content"] if has_system else None
+        self._system = messages[0]["content"] if has_system and system is None else system
         self._turns = messages[has_system:]
 
 

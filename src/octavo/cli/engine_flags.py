@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from octavo.cli.option_types import JsonObject
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
 
@@ -18,23 +18,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _NOT_FLAGS = frozenset({"model"})
 """Given in a way of its own."""
-
-
-class JsonObject(click.ParamType[dict[str, Any]]):
-    """A dict written as JSON."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        try:
-            parsed = json.loads(value)
-        except ValueError as error:
-            self.fail(f"is not JSON: {error}", param, ctx)
-        if not isinstance(parsed, dict):
-            self.fail(f"must be a JSON object, got {value!r}", param, ctx)
-        return parsed
 
 
 class EngineCommand(click.Command):
@@ -51,7 +34,7 @@ class EngineCommand(click.Command):
     def _with_flag(self, message: str, *, of_request: bool) -> str:
         """Put the flag in the place of a message's first word, where that is the name of an option."""
         name = message.partition(" ")[0]
-        flags = {param.name: param.opts[-1] for param in self.params if isinstance(param, click.Option)}
+        flags = {param.name: _flag_of(param) for param in self.params if isinstance(param, click.Option)}
         flag = flags.get(f"sampling_{name}" if of_request else name) or flags.get(name)
         return message if flag is None else flag + message[len(name) :]
 
@@ -67,6 +50,12 @@ class EngineCommand(click.Command):
         for heading, records in (("Options", own), ("Engine options", engine)):
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def _flag_of(option: click.Option) -> str:
+    """Return the flag that is like the option's name, or its longest."""
+    own = f"--{option.name}".replace("_", "-")
+    return own if own in option.opts else option.opts[-1]
 
 
 def engine_flags(command: Command) -> Command:

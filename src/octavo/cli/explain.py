@@ -10,13 +10,18 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.cli.option_types import WholeNumbers
 
 
 @click.command("explain", cls=EngineCommand, short_help="Generate, and tell it step by step.")
 @takes_model
 @click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
 @click.option(
-    "--prompt-token-ids", "token_ids", multiple=True, help="A prompt as ids with commas between, as in 504,3575,282."
+    "--prompt-token-ids",
+    "token_ids",
+    type=WholeNumbers(),
+    multiple=True,
+    help="A prompt as ids with commas between, as in 504,3575,282.",
 )
 @click.option("--max-tokens", type=int, default=8, show_default=True, help="Tokens to generate for each prompt.")
 @click.option("--n", type=int, default=1, show_default=True, help="Answers to each prompt.")
@@ -31,7 +36,7 @@ def command(
     /,
     model: str,
     prompts: Sequence[str],
-    token_ids: Sequence[str],
+    token_ids: Sequence[tuple[int, ...]],
     as_json: bool,
     plot: str | None,
     **flags: Any,
@@ -41,7 +46,7 @@ def command(
     All of it is recorded from the running engine. With several prompts: who is in each step, and which blocks are
     shared.
     """
-    given: list[Any] = [*prompts, *({"prompt_token_ids": _parse_ids(text)} for text in token_ids)]
+    given: list[Any] = [*prompts, *({"prompt_token_ids": list(ids)} for ids in token_ids)]
     if not given:
         raise click.UsageError("give at least one --prompt or --prompt-token-ids")
     from octavo.config import EngineConfig
@@ -70,10 +75,3 @@ def command(
 
         plot_walkthrough(story, plot)
     ctx.exit(0 if all(check.holds for check in story.checks) else 1)
-
-
-def _parse_ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"expected whole numbers separated by commas, got {text!r}") from error

@@ -12,6 +12,7 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.outputs import finite_logprob
 from octavo.sampling_params import RequestOutputKind, SamplingParams
 from octavo.wording import counted
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_MAX_TOKENS = 256
 """A command line is for reading answers; the API's default of 16 cuts them short."""
-_LEAST_LOGPROB = -9999.0
-"""JSON has no infinity: OpenAI's API writes this for a token that cannot be chosen."""
 _SAMPLING_FLAGS = (
     "n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "ignore_eos", "skip_special_tokens", "logprobs", "include_stop_str_in_output", "stop",
@@ -191,27 +190,24 @@ def _as_json(output: RequestOutput) -> dict[str, Any]:
 
 
 def _completion_as_json(completion: CompletionOutput) -> dict[str, Any]:
+    total = completion.cumulative_logprob
     record: dict[str, Any] = {
         "index": completion.index,
         "text": completion.text,
         "token_ids": completion.token_ids,
         "finish_reason": completion.finish_reason,
         "stop_reason": completion.stop_reason,
-        "cumulative_logprob": _finite(completion.cumulative_logprob),
+        "cumulative_logprob": None if total is None else finite_logprob(total),
     }
     if completion.logprobs is not None:
         record["logprobs"] = [
             {
-                str(token_id): {**asdict(entry), "logprob": _finite(entry.logprob)}
+                str(token_id): {**asdict(entry), "logprob": finite_logprob(entry.logprob)}
                 for token_id, entry in position.items()
             }
             for position in completion.logprobs
         ]
     return record
-
-
-def _finite(logprob: float | None) -> float | None:
-    return None if logprob is None else max(logprob, _LEAST_LOGPROB)
 
 
 def summary(llm: LLM, outputs: Sequence[RequestOutput]) -> str:

@@ -11,6 +11,7 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, flags_of, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.cli.option_types import WholeNumbers
 from octavo.config import Dtype, EngineConfig
 from octavo.explain.machines import DTYPE_BYTES
 from octavo.wording import counted
@@ -36,7 +37,9 @@ _MATRIX_HEADER = ("B", "MFLOP", "MB", "FLOP/byte", "limit us", "by")
 @click.option(
     "--dtype", type=click.Choice(_DTYPES), help="Of the matrix, bfloat16 by default; of a model, as for generate."
 )
-@click.option("--batch-sizes", default="1,8,32,256,512", show_default=True, help="Separated by commas.")
+@click.option(
+    "--batch-sizes", type=WholeNumbers(), default="1,8,32,256,512", show_default=True, help="Separated by commas."
+)
 @click.option("--context-len", type=int, default=128, show_default=True, help="Tokens of each request.")
 @click.option("--min-seconds", type=float, default=0.3, show_default=True, help="Time spent on each step, at least.")
 @click.option("--machine", help="One of the table of published peaks, for example h100.  [default: this, measured]")
@@ -49,7 +52,7 @@ def command(model: str | None, matrix: str | None, as_json: bool, **flags: Any) 
     """
     if (model is None) == (matrix is None):
         raise click.UsageError("give a model, or --matrix")
-    sizes = _numbers(flags["batch_sizes"])
+    sizes = flags["batch_sizes"]
     if matrix is not None:
         _show_matrix(_parsed_matrix(matrix), flags["dtype"] or "bfloat16", sizes, flags["machine"], as_json)
         return
@@ -135,10 +138,3 @@ def _parsed_matrix(text: str) -> tuple[int, int]:
     except ValueError as error:
         raise click.BadParameter(f"expected outputs x inputs, such as 4096x4096, got {text!r}") from error
     return num_rows, width
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"expected whole numbers separated by commas, got {text!r}") from error

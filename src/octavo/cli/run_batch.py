@@ -40,7 +40,7 @@ from octavo.wording import counted
 def command(
     input_file: Path, output_file: Path, model: str, served_model_name: tuple[str, ...], quiet: bool, **flags: Any
 ) -> None:
-    """Answer a file of completion, chat and embedding requests.
+    """Answer a file of completion, chat, response and embedding requests.
 
     May be killed at any moment: the same command goes on where it stopped, and the output holds each answer once. A
     line that cannot be served gets an answer with an error, and the exit status is 0 all the same.

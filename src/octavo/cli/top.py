@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from octavo.cli.option_types import ApiKey
+
 
 @click.command("top", short_help="Watch the engine of a running server.")
 @click.argument("server", default="http://localhost:8000")
@@ -11,7 +13,7 @@ import click
     "--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between looks."
 )
 @click.option("--once", is_flag=True, help="Print one screen; so it is also where stdout is no terminal.")
-@click.option("--api-key", envvar="OCTAVO_API_KEY", help="Key of the server, if it wants one.")
+@click.option("--api-key", type=ApiKey(), envvar="OCTAVO_API_KEY", help="Key of the server, if it wants one.")
 def command(server: str, interval: float, once: bool, api_key: str | None) -> None:
     """Watch the engine of SERVER: requests, the block pool, tokens per second, where the time of a step goes.
 

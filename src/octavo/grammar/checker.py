@@ -10,6 +10,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
+from octavo.errors import QueueFullError
 from octavo.grammar.limits import CHECK_CPU_SECONDS
 from octavo.grammar.sources import JsonOptions
 from octavo.worker_process import LENGTH_BYTES, with_length, worker_command, worker_environment
@@ -32,7 +33,7 @@ class GrammarChecker:
     def start(self) -> None:
         """Start the process, and wait until it is ready: that is nobody's time.
 
-        Raises: ValueError if it cannot; TimeoutError.
+        Raises: `QueueFullError` if the system does not let us; ValueError if it does not work; TimeoutError.
         """
         self.check("choice", '["a"]', JsonOptions(), seconds=_START_SECONDS)
 
@@ -50,7 +51,8 @@ class GrammarChecker:
         Args:
             seconds: how long to wait for it.
 
-        Raises: ValueError with the reason why it cannot; TimeoutError.
+        Raises: ValueError with the reason why it cannot; `QueueFullError` if the system lets nobody check it;
+            TimeoutError.
         """
         job = {"seconds": CHECK_CPU_SECONDS, "kind": kind, "source": source, "options": options}
         data = json.dumps(job).encode()
@@ -69,7 +71,7 @@ class GrammarChecker:
     def _ask(self, job: bytes, seconds: float) -> dict[str, Any] | None:
         """Return the answer to a job; None if the process has crashed.
 
-        Raises: ValueError if it takes too much processor time; TimeoutError.
+        Raises: ValueError if it takes too much processor time; `QueueFullError`; TimeoutError.
         """
         process = self._running[0] if self._running else self._start()
         assert process.stdin is not None, "pipes were asked for"
@@ -82,7 +84,10 @@ class GrammarChecker:
 
         alarm = threading.Timer(max(seconds, 0), give_up)
         alarm.daemon = True
-        alarm.start()
+        try:
+            alarm.start()
+        except RuntimeError:
+            raise QueueFullError("no thread to check a grammar can be started; try again later.") from None
         try:
             with suppress(OSError):  # then it has ended, and there is no answer
                 process.stdin.write(with_length(job))
@@ -94,7 +99,8 @@ class GrammarChecker:
         if length and len(answer) == length:
             return dict(json.loads(answer))
         status = _end(self._running)
-        self._start()  # while nobody waits for it
+        with suppress(QueueFullError):  # the next job will tell
+            self._start()  # while nobody waits for it
         if is_late.is_set():
             raise TimeoutError
         if status == -signal.SIGPROF:  # by its own timer
@@ -102,7 +108,7 @@ class GrammarChecker:
         return None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Start the process. Raises: ValueError if the system does not let us."""
+        """Start the process. Raises: `QueueFullError` if the system does not let us."""
         try:
             process = subprocess.Popen(
                 worker_command("octavo.grammar.check_worker"),
@@ -111,7 +117,8 @@ class GrammarChecker:
                 env=worker_environment(),
             )
         except OSError as error:
-            raise ValueError(f"no process to check it can be started ({error})") from None
+            reason = error.strerror or type(error).__name__
+            raise QueueFullError(f"no process to check grammars can be started ({reason}); try again later.") from None
         self._running.append(process)
         return process
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.errors import QueueFullError, RequestError
+from octavo.errors import OctavoError, QueueFullError, RequestError
 from octavo.grammar.checker import GrammarChecker
 from octavo.grammar.library_errors import error_line
 from octavo.grammar.limits import COMPILE_SECONDS, COMPILE_STACK_BYTES, MASK_SECONDS, NICENESS, library_limits
@@ -39,6 +39,8 @@ MAX_SOURCE_CHARS = 1 << 20
 """Of all remembered grammars; what they take in memory grows with it."""
 
 _Key = tuple[object, ...]
+_stack_size = threading.Lock()
+"""Held while it is changed, by the compiler of any model."""
 
 
 class GrammarCompiler:
@@ -67,7 +69,7 @@ class GrammarCompiler:
         """Return a grammar that is ready to be followed. From any thread but the engine's.
 
         Raises: `RequestError` if it cannot be served, or takes too long to be compiled; `QueueFullError` if those
-            before it do.
+            before it do, or the system gives no thread or process for it.
         """
         from octavo.grammar.sources import canonical_source, json_options  # with all they need: only if somebody asks
 
@@ -124,7 +126,7 @@ class GrammarCompiler:
             self._checker.start()
         except (ValueError, TimeoutError) as error:
             reason = str(error) or "the process that checks them does not start"
-            raise RequestError(f"structured_outputs cannot be served now: {reason}.") from None
+            raise QueueFullError(f"structured_outputs cannot be served now: {reason}; try again later.") from None
         return vocabulary
 
     def _find(self, key: _Key) -> CompiledGrammar | None:
@@ -161,24 +163,39 @@ class GrammarCompiler:
 
 
 class _Compilation:
-    """Work on a thread of its own, which nobody waits for longer than agreed."""
+    """Work on a thread of its own, which nobody waits for longer than agreed.
+
+    Args:
+        slot: held by the caller; free again as soon as the work has ended, or could not begin.
+
+    Raises: `QueueFullError` if the system gives it no thread.
+    """
 
     def __init__(self, work: Callable[[], CompiledGrammar], slot: threading.BoundedSemaphore) -> None:
         self._work = work
         self._slot = slot
         self._done = threading.Event()
         self._result: CompiledGrammar | Exception | None = None
-        usual = threading.stack_size(COMPILE_STACK_BYTES)  # of all threads that are started just now; no harm
-        threading.Thread(target=self._run, name="octavo-grammar", daemon=True).start()
-        threading.stack_size(usual)
+        with _stack_size:  # the slot is free before the size is what it was
+            usual = threading.stack_size(COMPILE_STACK_BYTES)  # of all threads that are started just now; no harm
+            try:
+                threading.Thread(target=self._run, name="octavo-grammar", daemon=True).start()
+            except RuntimeError:
+                slot.release()
+                raise QueueFullError("no thread to compile a grammar can be started; try again later.") from None
+            finally:
+                threading.stack_size(usual)
 
     def wait(self, params: StructuredOutputsParams, seconds: float) -> CompiledGrammar:
-        """Return what came of it. Raises: `RequestError` for a grammar that cannot be served; TimeoutError."""
+        """Return what came of it.
+
+        Raises: `RequestError` for a grammar that cannot be served; `QueueFullError`; TimeoutError.
+        """
         if not self._done.wait(seconds):
             raise TimeoutError
         if isinstance(self._result, CompiledGrammar):
             return self._result
-        if isinstance(self._result, (RequestError, TimeoutError)):
+        if isinstance(self._result, (OctavoError, TimeoutError)):
             raise self._result
         raise _refusal(params, str(self._result))
 
@@ -215,5 +232,6 @@ def _too_busy() -> QueueFullError:
 
 def _refusal(params: StructuredOutputsParams, reason: str) -> RequestError:
     if isinstance(params, FramedOutputs):
-        return RequestError(f"{params.parameter} cannot be served: {reason}.", parameter=params.parameter)
+        subject = params.subject or params.parameter
+        return RequestError(f"{subject} cannot be served: {reason}.", parameter=params.parameter)
     return RequestError(f"structured_outputs.{params.kind} cannot be served: {reason}.", parameter="structured_outputs")

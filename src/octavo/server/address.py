@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.server.options import ServerOptions
 
 
 def check_address(options: ServerOptions) -> None:
-    """Bind the address for a moment. A Unix socket is left to the server, which replaces it.
+    """Bind the address for a moment. A Unix socket is left to the server, which replaces it, if it has a directory.
 
     Raises: `ConfigError` if it is taken, forbidden or not this machine's.
     """
     if options.uds is not None:
+        directory = Path(options.uds).absolute().parent
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise ConfigError(f"uds {options.uds!r} cannot be made: there is no directory {directory} to write to.")
         return
     try:
         found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -7,15 +7,15 @@ or Anthropic's.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from octavo.errors import ConfigError, OctavoError
+from octavo.errors import OctavoError
 from octavo.server.auth import OPEN_PATHS, RequireKey
+from octavo.server.chosen_files import read_template
 from octavo.server.error_bodies import error_body
 from octavo.server.http import json_response
 from octavo.server.metrics import HttpMetricsMiddleware, ServerMetrics
@@ -51,7 +51,7 @@ def make_state(llm: AsyncLLM, options: ServerOptions, limits: RequestLimits, mod
     engine = llm.engine
     names = options.served_model_name or (model,)
     if options.chat_template is not None:
-        engine.tokenizer.chat_templates["default"] = _read_template(options.chat_template)
+        engine.tokenizer.chat_templates = {"default": read_template(options.chat_template)}
     context = ProtocolContext(
         model_names=names,
         default_sampling_params=engine.default_sampling_params,
@@ -127,13 +127,3 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 def _make_renderer(options: ServerOptions) -> TemplateRenderer:
     return TemplateRenderer(seconds=options.chat_template_timeout, max_chars=options.chat_template_max_chars)
-
-
-def _read_template(given: str) -> str:
-    """Return the template in a file; or what was given, where that is one."""
-    if "{" in given:
-        return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template is neither a template nor a file that can be read: {error}.") from error

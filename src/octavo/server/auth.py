@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from octavo.server.error_bodies import error_body, speaks_anthropic
+from octavo.server.error_bodies import error_body
 from octavo.server.http import header, send_json, served_path
 from octavo.server.protocol.errors import ApiError
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/version"})
-_UNAUTHORIZED = b'{"error":"Unauthorized"}'
 _NO_KEY = ApiError(401, "the request brings no key of this server, neither as x-api-key nor as a bearer token.")
 
 
@@ -35,8 +34,8 @@ class RequireKey:
         if served_path(scope) in self._open_paths or self._has_key(scope):
             await self._app(scope, receive, send)
             return
-        body = error_body(scope, _NO_KEY) if speaks_anthropic(scope) else _UNAUTHORIZED
-        await send_json(send, 401, body, {b"www-authenticate": b"Bearer", b"connection": b"close"})
+        headers = {b"www-authenticate": b"Bearer", b"connection": b"close"}
+        await send_json(send, 401, error_body(scope, _NO_KEY), headers)
 
     def _has_key(self, scope: Scope) -> bool:
         """Look at the two headers that may hold a key: OpenAI's, and Anthropic's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,10 @@ from octavo.server.protocol.calls import Call, ProtocolContext, parse_chat, pars
 from octavo.server.protocol.embeddings import EmbeddingCall, parse_embedding
 from octavo.server.protocol.errors import ApiError, api_error, output_error
 from octavo.server.protocol.limits import RequestLimits
+from octavo.server.protocol.prompts import rendering_arguments
+from octavo.server.protocol.renaming import in_other_words
+from octavo.server.responses_api.calls import NAMES, parse_response
+from octavo.tokenizer.chat_template import render_chat
 
 if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput, Prompt
@@ -31,7 +35,12 @@ if TYPE_CHECKING:
 _WINDOW = 1_024
 """Lines that the engine has at once: more than it can run, so that it never waits for the file."""
 _EMBEDDINGS = "/v1/embeddings"
-_PARSERS = {"/v1/completions": parse_completion, "/v1/chat/completions": parse_chat}
+_PARSERS: dict[str, tuple[Callable[[bytes, ProtocolContext], Call], Mapping[str, str]]] = {
+    "/v1/completions": (parse_completion, {}),
+    "/v1/chat/completions": (parse_chat, {}),
+    "/v1/responses": (parse_response, NAMES),
+}
+"""What reads the body of a line, and in which words its errors are told."""
 
 
 @dataclass(slots=True)
@@ -51,6 +60,8 @@ class _Job:
     line: NumberedLine
     call: Call | EmbeddingCall
     prompts: Sequence[Prompt]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """See `_PARSERS`."""
     outputs: dict[int, RequestOutput] = field(default_factory=dict)
     """Of prompts that are done, by index."""
 
@@ -117,14 +128,14 @@ class BatchRunner:
             return _Job(line, embedding, embedding.prompts)
         if line.request.url not in _PARSERS:
             raise ApiError(400, f"url must be one of {', '.join((*_PARSERS, _EMBEDDINGS))}.", "url")
-        call = _PARSERS[line.request.url](bytes(line.request.body), self._context)
-        if call.stream:
-            raise RequestError("stream must be false in a batch.", parameter="stream")
-        if call.conversation is None:
-            return _Job(line, call, call.prompts)
-        text = self._engine.tokenizer.apply_chat_template(**call.conversation)
-        call = call.with_rendered(text)
-        return _Job(line, call, call.prompts)
+        parse, names = _PARSERS[line.request.url]
+        with in_other_words(names):
+            call = parse(bytes(line.request.body), self._context)
+            if call.stream:
+                raise RequestError("stream must be false in a batch.", parameter="stream")
+            if call.conversation is not None:
+                call = call.with_rendered(render_chat(**rendering_arguments(self._engine.tokenizer, call.conversation)))
+        return _Job(line, call, call.prompts, names)
 
     def _add(self, jobs: Sequence[_Job], adds_special: bool) -> Iterator[BatchLine]:
         prompts: list[Prompt | RequestError] = [prompt for job in jobs for prompt in job.prompts]
@@ -135,7 +146,8 @@ class BatchRunner:
         for job in jobs:
             entries = list(itertools.islice(prepared, len(job.prompts)))
             try:
-                own = job.call.checked_inputs(entries, self._engine.max_model_len)
+                with in_other_words(job.names):
+                    own = job.call.checked_inputs(entries, self._engine.max_model_len)
             except RequestError as error:
                 refused.append((job, error))
                 continue

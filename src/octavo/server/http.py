@@ -10,6 +10,9 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from starlette.types import Scope, Send
 
+CLIENT_GONE = 499
+"""Logged and counted where a client left before it got an answer."""
+
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first header of a name, which is given in lower case."""

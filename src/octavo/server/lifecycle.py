@@ -19,7 +19,6 @@ import uvicorn
 from octavo.frontend.async_engine import AsyncLLM
 from octavo.server.app import make_app, make_state
 from octavo.server.connection import impatient_protocol
-from octavo.server.logs import configure_logs
 
 if TYPE_CHECKING:
     from socket import socket
@@ -98,7 +97,6 @@ def run_server(engine: LLMEngine, options: ServerOptions, limits: RequestLimits,
     Args:
         model: the name to serve it under, where the options give no other.
     """
-    configure_logs(options)
     sys.setswitchinterval(_GIL_SLICE_SECONDS)
     _allow_many_connections()
     llm = AsyncLLM(engine, max_num_queued_reqs=options.max_num_queued_reqs, hang_seconds=options.engine_hang_timeout)

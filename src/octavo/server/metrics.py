@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from octavo.frontend.engine_metrics import Counter, Histogram, Metric
+from octavo.server.http import CLIENT_GONE, served_path
 from octavo.server.protocol.openapi import known_paths
 from octavo.server.throughput_log import ThroughputLog
 
@@ -125,10 +126,11 @@ class HttpMetricsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
+        path = served_path(scope)
+        if scope["type"] != "http" or path in _UNCOUNTED:
             await self._app(scope, receive, send)
             return
-        started, status = time.monotonic(), 500
+        started, status = time.monotonic(), CLIENT_GONE
 
         async def watching_send(message: Message) -> None:
             nonlocal status
@@ -138,8 +140,11 @@ class HttpMetricsMiddleware:
 
         try:
             await self._app(scope, receive, watching_send)
+        except Exception:
+            status = 500 if status == CLIENT_GONE else status
+            raise
         finally:
-            self._count(scope["path"], scope["method"], status, time.monotonic() - started)
+            self._count(path, scope["method"], status, time.monotonic() - started)
 
     def _count(self, path: str, method: str, status: int, seconds: float) -> None:
         method = method if method in _METHODS else "other"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -25,8 +27,8 @@ class ServerOptions:
     """Path of a Unix socket to listen on instead."""
     api_key: tuple[str, ...] = ()
     """Key that every request must bring, as a bearer token or as x-api-key, but those for /health, /ping, /version and
-    the dashboard's page, which asks for it; may be given several times. Also read from OCTAVO_API_KEY, which does not
-    show in the list of processes."""
+    the dashboard's page, which asks for it; may be given several times. White space around it, as a
+    file ends with, does not count. Also read from OCTAVO_API_KEY, which does not show in the list of processes."""
     disable_dashboard: bool = False
     """Do not serve /dashboard, the page that shows the engine at work."""
     served_model_name: tuple[str, ...] = ()
@@ -56,6 +58,8 @@ class ServerOptions:
     """Bytes of a request's body."""
     max_json_depth: int = 64
     """How deep the JSON of a body may be nested."""
+    max_json_parts: int = 1 << 18
+    """Lists, objects and keys in the JSON of a body: what takes long to read."""
     max_headers: int = 128
     """Headers of a request."""
     max_header_bytes: int = 64 << 10
@@ -82,8 +86,8 @@ class ServerOptions:
     ssl_cert_reqs: int = 0
     """Whether clients need a certificate: 0 no, 1 optional, 2 required."""
     allowed_origins: tuple[str, ...] = ()
-    """Origin whose web pages may call the server from a browser (CORS); may be given several times, "*" is all.
-    Default: none."""
+    """Origin whose web pages may call the server from a browser (CORS); may be given several times, or as a
+    JSON list; "*" is all. Default: none."""
     allow_credentials: bool = False
     """Let such pages send cookies and authentication."""
     uvicorn_log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
@@ -98,6 +102,11 @@ class ServerOptions:
     """End every stream with its token counts, asked for or not."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "allowed_origins", tuple(_listed("allowed_origins", self.allowed_origins)))
+        object.__setattr__(self, "api_key", tuple(key.strip() for key in self.api_key))
+        if "" in self.api_key:
+            way_out = "leave it out to serve everybody, and OCTAVO_API_KEY unset"
+            raise ConfigError(f"api_key is empty, so it would keep nobody out: give a key, or {way_out}.")
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -107,6 +116,21 @@ class ServerOptions:
         if self.port > 65_535:
             raise ConfigError(f"port must be in [0, 65535], got {self.port!r}.")
         choose_format([], tool_parser=self.tool_call_parser, reasoning_parser=self.reasoning_parser)
+
+
+def _listed(name: str, values: Iterable[str]) -> Iterator[str]:
+    """Yield values, those of JSON lists among them, as vLLM's flag takes them, one by one. Raises: `ConfigError`."""
+    for value in values:
+        if not value.startswith("["):
+            yield value
+            continue
+        try:
+            entries = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(f"{name} {value!r} is no JSON list: {error}.") from None
+        if not all(isinstance(entry, str) for entry in entries):
+            raise ConfigError(f"{name} must be texts, got {value!r}.")
+        yield from entries
 
 
 _MAY_BE_ZERO = frozenset({"port", "ssl_cert_reqs", "shutdown_timeout"})

@@ -36,18 +36,36 @@ async def read_json_body(request: Request, options: ServerOptions) -> bytes:
         body = await asyncio.wait_for(_read(request, limit), options.receive_timeout)
     except asyncio.TimeoutError:
         raise ApiError(408, f"the body took more than {options.receive_timeout:g} seconds to arrive.") from None
-    if is_nested_deeper(body, options.max_json_depth):
-        raise ApiError(400, f"the body is nested more than {options.max_json_depth} deep.", "body")
+    check_structure(body, max_depth=options.max_json_depth, max_parts=options.max_json_parts)
     return body
 
 
-def is_nested_deeper(body: bytes, limit: int) -> bool:
-    """Tell whether the brackets of a JSON text nest deeper than a limit. What is no JSON is left to the parser."""
-    if body.count(b"[") + body.count(b"{") <= limit:
-        return False
+def check_structure(body: bytes, *, max_depth: int, max_parts: int) -> None:
+    """Raise `ApiError` for a JSON text that would be read for long. What is no JSON is left to the parser."""
+    if num_parts(body) <= min(max_depth, max_parts):  # even with those of its strings
+        return
+    structure = without_strings(body)
+    if num_parts(structure) > max_parts:
+        limit = f"{max_parts} lists, objects and keys; the server's option max_json_parts is the limit"
+        raise ApiError(400, f"the body has more than {limit}.", "body")
+    if is_nested_deeper(structure, max_depth):
+        raise ApiError(400, f"the body is nested more than {max_depth} deep.", "body")
+
+
+def without_strings(body: bytes) -> bytes:
+    """Return what is left of a JSON text: its structure."""
     without_escapes = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    without_strings = b"".join(without_escapes.split(b'"')[::2])
-    brackets = without_strings.translate(_ONE_KIND, _NO_BRACKETS)
+    return b"".join(without_escapes.split(b'"')[::2])
+
+
+def num_parts(structure: bytes) -> int:
+    """Return the number of lists, objects and keys, each of which takes the parser longer than a text or a number."""
+    return structure.count(b"[") + structure.count(b"{") + structure.count(b":")
+
+
+def is_nested_deeper(structure: bytes, limit: int) -> bool:
+    """Tell whether brackets nest deeper than a limit."""
+    brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
     if b"[" * (limit + 1) in brackets:
         return True
     for _ in range(limit):  # each pass takes off the innermost level, at the speed of C

@@ -9,8 +9,8 @@ import uuid
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from octavo.server.error_bodies import error_body
-from octavo.server.http import header, send_json, served_path
+from octavo.server.error_bodies import error_body, speaks_anthropic
+from octavo.server.http import CLIENT_GONE, header, send_json, served_path
 from octavo.server.protocol.errors import ApiError, api_error
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ current_request_id: ContextVar[str | None] = ContextVar("current_request_id", de
 _GOOD_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 _POLLED = frozenset({"/octavo/snapshot"})
 """What an open dashboard asks several times a second: logged only where it fails."""
-_GONE = 499
-"""Logged where a client left before it got an answer."""
 
 
 class RequestLog:
     """Takes the id from `X-Request-Id` where it is a decent one, and sends it back; keeps the connection's own `send`.
+
+    Anthropic's clients look for it under another name.
 
     Args:
         logs_access: whether to log a line for each request.
@@ -43,31 +43,38 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # only HTTP is spoken here
-        started, status = time.monotonic(), _GONE
+        started, status = time.monotonic(), CLIENT_GONE
         given = header(scope, b"x-request-id") or b""
         request_id = given.decode() if _GOOD_ID.fullmatch(given) else uuid.uuid4().hex
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "send": send}
         token = current_request_id.set(request_id)
+        names = (b"x-request-id", b"request-id") if speaks_anthropic(scope) else (b"x-request-id",)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                own = [(name, request_id.encode()) for name in names]
+                message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
         except Exception as error:
             logger.exception("a request failed")
-            if status == _GONE:
+            if status == CLIENT_GONE:
                 await send_json(send_with_id, 500, error_body(scope, api_error(error)))
         finally:
             if self._logs_access and (status >= 400 or served_path(scope) not in _POLLED):
-                path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")
-                seconds = time.monotonic() - started
-                access_logger.info("%s %s %d %.3f s", scope["method"][:16], path[:256], status, seconds)
+                _log_access(scope, status, time.monotonic() - started)
             current_request_id.reset(token)
+
+
+def _log_access(scope: Scope, status: int, seconds: float) -> None:
+    """Log a line, whose parts are fields too where lines are objects."""
+    method, path = scope["method"][:16], scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:256]
+    parts = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6)}
+    access_logger.info("%s %s %d %.3f s", method, path, status, seconds, extra=parts)
 
 
 class LimitHeaders:

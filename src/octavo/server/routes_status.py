@@ -23,7 +23,7 @@ _encode = msgspec.json.encode
 def add_status_routes(app: FastAPI, state: ServerState) -> None:
     """Add the routes."""
     cards = {name: _card(name, state) for name in state.context.model_names}
-    description = _encode(openapi_document(__version__))
+    description = _encode(openapi_document(__version__, needs_key=bool(state.options.api_key)))
 
     @app.get("/health")
     @app.get("/ping")

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from octavo.server.protocol.prompts import rendering_arguments
+
 if TYPE_CHECKING:
     from octavo.frontend.async_engine import AsyncLLM
     from octavo.server.metrics import ServerMetrics
@@ -30,10 +32,10 @@ class ServerState:
     """When the server started, in seconds since the epoch."""
 
     async def render(self, conversation: Mapping[str, Any]) -> str:
-        """Return the text of a conversation: the arguments of `Tokenizer.apply_chat_template`.
+        """Return the text of a conversation, which is what `template_arguments` returns.
 
         Raises: `RequestError`, `QueueFullError`.
         """
-        own = {name: value for name, value in conversation.items() if name != "tokenize"}
-        renderer = self.foreign_templates if own.get("chat_template") is not None else self.model_templates
-        return await renderer.render(self.llm.engine.tokenizer.render_arguments(**own))
+        is_foreign = conversation.get("chat_template") is not None
+        renderer = self.foreign_templates if is_foreign else self.model_templates
+        return await renderer.render(rendering_arguments(self.llm.engine.tokenizer, conversation))

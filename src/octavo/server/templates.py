@@ -40,14 +40,18 @@ class _Worker:
         """Return one that is ready. Raises: `QueueFullError` if the system gives it no memory or no time."""
         pipe = asyncio.subprocess.PIPE
         command = worker_command("octavo.tokenizer.template_worker")
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=worker_environment())
+        no_process = "no process for chat templates can be started; try again later."
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=worker_environment())
+        except OSError:
+            raise QueueFullError(no_process) from None
         worker = cls(process)
         try:
             await asyncio.wait_for(worker.ask(_FIRST_JOB), _START_SECONDS)
         except BaseException as error:
             await worker.stop(0)
             if isinstance(error, (EOFError, OSError, asyncio.TimeoutError)):
-                raise QueueFullError("no process for chat templates can be started; try again later.") from None
+                raise QueueFullError(no_process) from None
             raise
         return worker
 

@@ -81,6 +81,11 @@ def render_chat(
     return _cut_after_final_message(text, checked) if continue_final_message else text
 
 
+def check_template(template: str) -> None:
+    """Raise `RequestError` for what is no template. What it does with a conversation shows only then."""
+    _compile(template)
+
+
 def _check_dicts(name: str, value: object) -> None:
     if value is None:
         return

@@ -26,8 +26,14 @@ _PASSED_ON = (
 NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+    "].function": "]",
+    "].function.parameters": "].input_schema",
+    'tool_choice "required" or a named function': 'tool_choice "any" or "tool"',
+    "continue_final_message": "messages",
+    "continue_final_message needs": "messages that end with one by the assistant need",
 }
-"""Of a chat's fields here."""
+"""What errors about a chat are to name here."""
 _OWN_TOOLS = "this server runs no tools itself; leave it out"
 
 

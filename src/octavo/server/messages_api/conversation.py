@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from octavo.server.messages_api.bodies import BLOCK_KINDS
 from octavo.server.protocol.fields import refuse_field, required
-from octavo.server.protocol.sampling import check_limit, check_parts
+from octavo.server.protocol.limits import check_limit, check_parts
 
 if TYPE_CHECKING:
     from octavo.server.messages_api.bodies import ContentBlock, MessageEntry, PromptBody, ToolChoice, ToolEntry

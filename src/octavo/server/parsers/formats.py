@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.errors import ConfigError
+from octavo.server.parsers import thoughts
+from octavo.server.parsers.markers import CALL_CLOSE, CALL_OPEN
+from octavo.server.parsers.qwen3_coder import FUNCTION
 
 if TYPE_CHECKING:
     from octavo.tokenizer.tokenizer import Tokenizer
@@ -32,14 +35,13 @@ REASONING_PARSERS: dict[str, str] = dict.fromkeys(
 """vLLM's names of the forms of thoughts."""
 
 _MARKS: dict[str, tuple[str, ...]] = {
-    "hermes": ("<tool_call>", "</tool_call>"),
-    "qwen3_coder": ("<tool_call>", "</tool_call>"),
+    "hermes": (CALL_OPEN, CALL_CLOSE),
+    "qwen3_coder": (CALL_OPEN, CALL_CLOSE),
     "llama3_json": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-    "think": ("<think>", "</think>"),
+    "think": (thoughts.OPEN, thoughts.CLOSE),
 }
-_HERMES = re.compile(r'<tool_call>\s*(\\n|[\'"{}\s-])*?\{\\?"name\\?"')
-_XML = "<function="
+_HERMES = re.compile(CALL_OPEN + r'\s*(\\n|[\'"{}\s-])*?\{\\?"name\\?"')
 _LLAMA = re.compile(r'\{\\?"name\\?": .*?\\?"parameters\\?": ', re.DOTALL)
 
 
@@ -103,18 +105,18 @@ def detect_tools(template: str) -> str | None:
     """Return the form in which a chat template writes the calls of earlier turns, if it is one that can be read."""
     if "[TOOL_CALLS]" in template:
         return "mistral"
-    if "<tool_call>" in template and _XML in template:
+    if CALL_OPEN in template and FUNCTION in template:
         return "qwen3_coder"
     if _HERMES.search(template):
         return "hermes"
-    if "ipython" in template and "<function=" not in template and _LLAMA.search(template):
+    if "ipython" in template and FUNCTION not in template and _LLAMA.search(template):
         return "llama3_json"
     return None
 
 
 def detect_reasoning(template: str) -> str | None:
     """Return the form of thoughts that a chat template speaks of."""
-    return "think" if "</think>" in template else None
+    return "think" if thoughts.CLOSE in template else None
 
 
 def _chosen(option: str, name: str | None, known: Mapping[str, str], seen: Iterable[str | None]) -> str | None:

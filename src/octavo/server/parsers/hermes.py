@@ -6,9 +6,7 @@ Source: the chat templates of NousResearch/Hermes-2-Pro-Llama-3-8B and Qwen/Qwen
 from __future__ import annotations
 
 from octavo.server.parsers.call_stream import CallStream
-from octavo.server.parsers.markers import find_marker
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+from octavo.server.parsers.markers import CALL_CLOSE, CALL_OPEN, find_marker
 
 
 class HermesParser(CallStream):
@@ -16,7 +14,7 @@ class HermesParser(CallStream):
 
     def outside(self) -> bool:
         """Show text up to the next mark."""
-        at, mark = find_marker(self.rest, [OPEN])
+        at, mark = find_marker(self.rest, [CALL_OPEN])
         self.show(self.take(at))
         if mark is None:
             return False
@@ -30,7 +28,7 @@ class HermesParser(CallStream):
 
     def _behind(self) -> bool:
         """Between the object and the closing mark."""
-        return self.close(CLOSE)
+        return self.close(CALL_CLOSE)
 
     def end(self) -> None:
         """Drop white space, or a part of the closing mark, behind a call."""

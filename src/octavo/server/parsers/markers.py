@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from octavo.server.parsers.contract import Part, TextPart
 
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+"""Around a call, in several forms."""
+
 
 def find_marker(text: str, markers: Sequence[str]) -> tuple[int, str | None]:
     """Return where the first marker begins, and which it is.

@@ -10,7 +10,9 @@ from typing import Any
 from octavo.server.parsers.contract import OutputParser
 from octavo.server.parsers.forced import ForcedListParser
 from octavo.server.parsers.formats import OutputFormat
+from octavo.server.parsers.markers import CALL_OPEN
 from octavo.server.parsers.pipeline import Pipeline, PlainText
+from octavo.server.parsers.qwen3_coder import FUNCTION
 from octavo.server.parsers.registry import make_tool_parser
 from octavo.server.parsers.thoughts import CLOSE, OPEN, ThoughtParser
 
@@ -19,7 +21,7 @@ MakeParser = Callable[[int], OutputParser]
 
 NATIVE = "hermes"
 """The form of calls that a grammar can demand as it is: the others have marks that are no text, or no types."""
-_CALL_MARKS = {"hermes": ("<tool_call>\n{",), "qwen3_coder": ("<tool_call>\n<function=",)}
+_CALL_MARKS = {"hermes": (CALL_OPEN + "\n{",), "qwen3_coder": (f"{CALL_OPEN}\n{FUNCTION}",)}
 _ID_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 

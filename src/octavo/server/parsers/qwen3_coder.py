@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.server.parsers.call_stream import CallStream, MakeId
-from octavo.server.parsers.markers import find_marker
+from octavo.server.parsers.markers import CALL_CLOSE, CALL_OPEN, find_marker
 from octavo.server.parsers.typed_values import is_plain_text, value_text
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 _NO_NAME = frozenset("<\n\r\t ")
@@ -39,12 +38,12 @@ class Qwen3CoderParser(CallStream):
 
     def outside(self) -> bool:
         """Show text up to the next mark."""
-        at, mark = find_marker(self.rest, [OPEN, FUNCTION])
+        at, mark = find_marker(self.rest, [CALL_OPEN, FUNCTION])
         self.show(self.take(at))
         if mark is None:
             return False
         self.given_back = self.take(len(mark))
-        self.step = self._opened if mark == OPEN else self._name
+        self.step = self._opened if mark == CALL_OPEN else self._name
         return True
 
     def _opened(self) -> bool:
@@ -73,7 +72,7 @@ class Qwen3CoderParser(CallStream):
 
     def _between(self) -> bool:
         """Within the call, outside its parameters."""
-        at, mark = find_marker(self.rest, [PARAMETER, FUNCTION_END, CLOSE])
+        at, mark = find_marker(self.rest, [PARAMETER, FUNCTION_END, CALL_CLOSE])
         self.show(self.take(at))
         if mark is None:
             return False
@@ -83,7 +82,7 @@ class Qwen3CoderParser(CallStream):
             return True
         self.add_arguments("}")
         self._text.call()
-        self.step = self.outside if mark == CLOSE else self._behind
+        self.step = self.outside if mark == CALL_CLOSE else self._behind
         return True
 
     def _key(self) -> bool:
@@ -126,7 +125,7 @@ class Qwen3CoderParser(CallStream):
 
     def _behind(self) -> bool:
         """Between the end of the function and the closing mark, which may be missing."""
-        return self.close(CLOSE)
+        return self.close(CALL_CLOSE)
 
     def end(self) -> None:
         """Drop the part of a mark, or of a value that is no text, with which the arguments of a call were cut."""

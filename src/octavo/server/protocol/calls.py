@@ -24,7 +24,7 @@ from octavo.server.protocol.prompts import (
 )
 from octavo.server.protocol.reading import plan_reading, prepared_params, wanted_form
 from octavo.server.protocol.renaming import in_other_words
-from octavo.server.protocol.sampling import asked_max_tokens, chat_params, completion_params
+from octavo.server.protocol.sampling import asked_max_tokens, chat_params, completion_params, sent_names
 from octavo.server.protocol.tools import read_tools
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from octavo.sampling_params import SamplingParams
     from octavo.server.protocol.limits import RequestLimits
     from octavo.server.protocol.logprobs import TokenTexts
+
+_OF_FORMAT = {"structured_outputs": "response_format", "structured_outputs.json ": "response_format.json_schema "}
+"""What errors about a form that came as OpenAI's `response_format` are to name."""
 
 MakeAnswer = Callable[[str, int, MakeParser], Answer]
 """Takes the request's id, without a prefix, the seconds since the epoch, and what makes each completion's parser."""
@@ -42,7 +45,7 @@ class ProtocolContext:
     """What the meaning of a body depends on besides the body."""
 
     model_names: tuple[str, ...]
-    """Served names; an answer has the first where the request named none."""
+    """Served names; answers have the first."""
     default_sampling_params: SamplingParams
     limits: RequestLimits
     texts: TokenTexts
@@ -60,11 +63,9 @@ class ProtocolContext:
 
     def served_name(self, model: str | None) -> str:
         """Return the name to answer under. Raises: `ApiError` with 404 for a model that is not served."""
-        if model is None or model == "":
-            return self.model_names[0]
-        if model not in self.model_names:
+        if model and model not in self.model_names:
             raise model_not_found(model, self.model_names[0])
-        return model
+        return self.model_names[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class Call:
         """
         with in_other_words(self._names):
             inputs = checked_inputs(prepared)
-        for entry in inputs:
-            self._check_room(len(entry.prompt_token_ids), max_model_len)
+            for entry in inputs:
+                self._check_room(len(entry.prompt_token_ids), max_model_len)
         return inputs
 
     def _check_room(self, num_prompt_tokens: int, max_model_len: int) -> None:
@@ -120,9 +121,14 @@ class Call:
         if num_prompt_tokens + asked > max_model_len:
             limit = f"this model's maximum context length is {max_model_len} tokens, prompt and output together"
             room = max_model_len - num_prompt_tokens
-            way_out = f"; at most {room} are left for the output" if room > 0 else "; shorten the prompt"
+            way_out = (
+                f"; at most {room} {'is' if room == 1 else 'are'} left for the output"
+                if room > 0
+                else "; shorten the prompt"
+            )
+            length = f"{num_prompt_tokens} token{'' if num_prompt_tokens == 1 else 's'}"
             raise RequestError(
-                f"max_tokens is {asked} and the prompt has {num_prompt_tokens} tokens, but {limit}{way_out}.",
+                f"max_tokens is {asked} and the prompt has {length}, but {limit}{way_out}.",
                 parameter="max_tokens",
             )
 
@@ -237,5 +243,5 @@ def _call(
         _cache_salt=body.cache_salt,
         _make_answer=make_answer,
         _plan=plan,
-        _names={"structured_outputs": "response_format"} if body.response_format is not None else {},
+        _names={**sent_names(body), **(_OF_FORMAT if body.response_format is not None else {})},
     )

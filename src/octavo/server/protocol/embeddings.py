@@ -15,9 +15,10 @@ from octavo.pooling_params import PoolingParams
 from octavo.server.protocol.answers import AnswerHead
 from octavo.server.protocol.bodies import EmbeddingBody
 from octavo.server.protocol.decoding import read_body
+from octavo.server.protocol.limits import check_limit
 from octavo.server.protocol.prompts import as_prompt_list, checked_inputs, salted
+from octavo.server.protocol.renaming import in_other_words
 from octavo.server.protocol.responses import EmbeddingEntry, EmbeddingResponse, PromptTokensDetails, Usage
-from octavo.server.protocol.sampling import check_limit
 
 if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput, Prompt
@@ -30,6 +31,13 @@ _UNSERVED = {
     "truncate_prompt_tokens": "shorten the input; /tokenize counts its tokens",
 }
 """Fields that are known, each with the way out."""
+_OF_INPUTS = {
+    "prompt has": "input has",
+    "prompt cannot": "input cannot",
+    "shorten the prompt": "shorten the input",
+    ", prompt and output together": "",
+}
+"""What errors about a prompt say of what is embedded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,8 @@ class EmbeddingCall:
     def checked_inputs(self, prepared: Sequence[EngineInput | RequestError], max_model_len: int) -> list[EngineInput]:
         """Return what the engine has prepared, if all of it can be served. Raises: `RequestError`."""
         del max_model_len  # no room is needed behind a prompt
-        return checked_inputs(prepared, "input")
+        with in_other_words(_OF_INPUTS):
+            return checked_inputs(prepared, "input")
 
     def answer(self, request_id: str, created: int) -> EmbeddingAnswer:
         """Return what writes the answer.

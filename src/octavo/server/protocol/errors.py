@@ -24,7 +24,6 @@ _TYPES = {
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
     413: "PayloadTooLargeError",
-    415: "UnsupportedMediaTypeError",
     431: "HeadersTooLargeError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
@@ -44,10 +43,12 @@ class ApiError(Exception):
         status: of HTTP.
         message: may hold what the client sent; is cut and cleaned.
         parameter: the field at fault.
+        tells_paths: every path in the message is one that clients may know.
     """
 
-    def __init__(self, status: int, message: str, parameter: str | None = None) -> None:
+    def __init__(self, status: int, message: str, parameter: str | None = None, *, tells_paths: bool = False) -> None:
         super().__init__(message)
+        self._tells_paths = tells_paths
         self.status = status
         self.parameter = parameter
 
@@ -59,7 +60,7 @@ class ApiError(Exception):
     @property
     def text(self) -> str:
         """The message as clients get it: cut, without paths and addresses."""
-        return _clean(str(self))
+        return _cut(str(self)) if self._tells_paths else _clean(str(self))
 
     def body(self) -> bytes:
         """Return `{"error": …}`."""
@@ -94,10 +95,14 @@ def model_not_found(name: str, served: str) -> ApiError:
         served: the name of the one that is.
     """
     shown = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
-    return ApiError(404, f"The model `{shown}` does not exist; this server has `{served}` (see /v1/models).", "model")
+    message = f"The model `{shown}` does not exist; this server has `{served}` (see /v1/models)."
+    return ApiError(404, message, "model", tells_paths=True)
 
 
 def _clean(message: str) -> str:
+    return _HIDDEN.sub(lambda match: match[0] if _OWN_ROUTES.fullmatch(match[0]) else "…", _cut(message))
+
+
+def _cut(message: str) -> str:
     text = message.encode("utf-8", "replace").decode()
-    text = text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…"
-    return _HIDDEN.sub(lambda match: match[0] if _OWN_ROUTES.fullmatch(match[0]) else "…", text)
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…"

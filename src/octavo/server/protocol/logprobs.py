@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from octavo.outputs import finite_logprob
 from octavo.server.protocol.responses import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -15,9 +16,6 @@ from octavo.server.protocol.responses import (
 
 if TYPE_CHECKING:
     from octavo.outputs import Logprob, PromptLogprobs
-
-LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity and for what is no number: JSON has neither."""
 
 
 class TokenTexts(Protocol):
@@ -54,7 +52,7 @@ def completion_logprobs(
         result.tokens.append(_name(token_id, text, as_ids))
         result.text_offset.append(offset)
         offset += len(text)
-        result.token_logprobs.append(None if own is None else finite(own.logprob))
+        result.token_logprobs.append(None if own is None else finite_logprob(own.logprob))
         result.top_logprobs.append(None if entries is None else _by_text(entries, as_ids))
     return result
 
@@ -91,7 +89,7 @@ def prompt_logprob_entries(positions: PromptLogprobs) -> PromptLogprobEntries:
         if entries is None
         else {
             str(token_id): {
-                "logprob": finite(entry.logprob),
+                "logprob": finite_logprob(entry.logprob),
                 "rank": entry.rank,
                 "decoded_token": entry.decoded_token,
             }
@@ -101,23 +99,18 @@ def prompt_logprob_entries(positions: PromptLogprobs) -> PromptLogprobEntries:
     ]
 
 
-def finite(logprob: float) -> float:
-    """Return a logprob that JSON can hold."""
-    return logprob if logprob >= LEAST_LOGPROB else LEAST_LOGPROB
-
-
 def _by_text(entries: dict[int, Logprob], as_ids: bool) -> dict[str, float]:
     """Two tokens may have the same text, for example parts of a character: the first, chosen or likelier, stays."""
     named: dict[str, float] = {}
     for token_id, entry in entries.items():
-        named.setdefault(_name(token_id, entry.decoded_token or "", as_ids), finite(entry.logprob))
+        named.setdefault(_name(token_id, entry.decoded_token or "", as_ids), finite_logprob(entry.logprob))
     return named
 
 
 def _token(token_id: int, entry: Logprob, texts: TokenTexts, as_ids: bool) -> TopLogprob:
     own_bytes = texts.id_to_bytes(token_id)
     text = own_bytes.decode("utf-8", "replace")
-    return TopLogprob(_name(token_id, text, as_ids), finite(entry.logprob), list(own_bytes))
+    return TopLogprob(_name(token_id, text, as_ids), finite_logprob(entry.logprob), list(own_bytes))
 
 
 def _name(token_id: int, text: str, as_ids: bool) -> str:

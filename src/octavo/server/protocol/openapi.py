@@ -109,6 +109,11 @@ _PRECISE: dict[str, dict[str, Any]] = {
     "TokenizeBody": {"prompt": {"type": "string"}, "messages": _MESSAGES, "tools": _TOOLS},
 }
 """What the structs' types are too wide for."""
+_KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+"""The ways to bring a key, either of which does."""
 
 
 def openapi_document(version: str, *, needs_key: bool = False) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def openapi_document(version: str, *, needs_key: bool = False) -> dict[str, Any]
         "components": {"schemas": _schemas()},
     }
     if needs_key:
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = _KEY_SCHEMES
     return document
 
 
@@ -155,7 +160,7 @@ def _schemas() -> dict[str, Any]:
 
 def _paths(needs_key: bool) -> dict[str, Any]:
     plain = {"schema": {"type": "string"}}
-    secured: dict[str, Any] = {"security": [{"key": []}]} if needs_key else {}
+    secured: dict[str, Any] = {"security": [{name: []} for name in _KEY_SCHEMES]} if needs_key else {}
     stream: dict[str, Any] = {"text/event-stream": {}}
     model_name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     return {

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import RequestError
 from octavo.frontend.call_arguments import template_variables
 from octavo.server.protocol.bodies import ChatBody
-from octavo.server.protocol.sampling import check_limit, check_parts
+from octavo.server.protocol.limits import check_limit, check_parts
 from octavo.server.protocol.tools import checked_tools
 
 if TYPE_CHECKING:
     from octavo.frontend.input_processor import EngineInput, Prompt
     from octavo.server.protocol.bodies import CompletionBody, DetokenizeBody, TokenizeBody
     from octavo.server.protocol.limits import RequestLimits
+    from octavo.tokenizer.tokenizer import Tokenizer
 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -81,13 +82,18 @@ def template_arguments(
         **_effort_variables(body.reasoning_effort if isinstance(body, ChatBody) else None),
         **template_variables(body.chat_template_kwargs),
         **({} if documents is None else {"documents": documents}),
-        "conversation": body.messages,
+        "conversation": [_as_templates_know(message) for message in body.messages or []],
         "tools": tools,
         "chat_template": body.chat_template,
         "add_generation_prompt": opens,
         "continue_final_message": continues,
         "tokenize": False,
     }
+
+
+def _as_templates_know(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message by a developer as one by the system: OpenAI's newer word for it, which few templates read."""
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def _effort_variables(effort: str | None) -> dict[str, Any]:
@@ -120,6 +126,25 @@ def _check_messages(messages: Sequence[Mapping[str, Any]], limits: RequestLimits
         if not (isinstance(role, str) and role in _ROLES):
             rule = f"must be one of {', '.join(sorted(_ROLES))}"
             raise RequestError(f"messages[{index}].role {rule}.", parameter="messages")
+
+
+def rendering_arguments(tokenizer: Tokenizer, conversation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `chat_template.render_chat` for a conversation.
+
+    Args:
+        conversation: what `template_arguments` returns.
+
+    Raises: `RequestError` for a model without a chat template.
+    """
+    own = {name: value for name, value in conversation.items() if name != "tokenize"}
+    try:
+        return tokenizer.render_arguments(**own)
+    except RequestError:
+        raise RequestError(
+            "messages cannot be served: this model has no chat template. Send a prompt to /v1/completions, or start "
+            "octavo serve with a --chat-template.",
+            parameter="messages",
+        ) from None
 
 
 def checked_token_ids(body: DetokenizeBody, vocab_size: int) -> list[int]:

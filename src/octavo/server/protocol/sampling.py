@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -10,7 +9,9 @@ from msgspec import UNSET
 from octavo.errors import RequestError
 from octavo.sampling_params import GREEDY_BELOW, MIN_TEMPERATURE, RequestOutputKind, SamplingParams
 from octavo.server.protocol.bodies import ChatBody, CompletionBody
+from octavo.server.protocol.limits import check_limit
 from octavo.server.protocol.refusals import refuse_unserved
+from octavo.server.protocol.renaming import in_other_words
 from octavo.server.protocol.structured import structured_outputs
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ _PASSED_ON = (
     "ignore_eos", "min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "logit_bias",
     "allowed_token_ids", "bad_words",
 )  # fmt: skip
-_PARTS_OF_MESSAGE = 4
-"""On average, of the most that a conversation may have: a part takes half the time of a message."""
 _RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What a model's authors may have a say in."""
 _NO_MAX_TOKENS = SamplingParams().max_tokens
@@ -75,6 +74,18 @@ def asked_max_tokens(body: GenerationBody) -> int | None:
     return None if asked is UNSET else asked
 
 
+def sent_names(body: GenerationBody) -> dict[str, str]:
+    """Return what a body calls those of `SamplingParams`' fields that it has sent under another name."""
+    names: dict[str, str] = {}
+    if isinstance(body, ChatBody):
+        names["logprobs"] = "top_logprobs"
+        if body.max_completion_tokens is not None:
+            names["max_tokens"] = "max_completion_tokens"
+    elif body.echo and body.prompt_logprobs is None:
+        names["prompt_logprobs"] = "logprobs"
+    return names
+
+
 def scores_only(body: CompletionBody) -> bool:
     """Whether a request wants its prompt back, and nothing generated: one token is, and thrown away."""
     return body.max_tokens == 0 and bool(body.echo)
@@ -94,14 +105,16 @@ def _params(
         values[name] = getattr(defaults, name) if value is None else value
     if GREEDY_BELOW <= values["temperature"] < MIN_TEMPERATURE:
         values["temperature"] = MIN_TEMPERATURE  # as SamplingParams would, with a warning that nobody here reads
-    return SamplingParams.from_optional(
-        **values,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        structured_outputs=structured_outputs(body),
-        output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
-    )
+    form = structured_outputs(body)
+    with in_other_words(sent_names(body)):
+        return SamplingParams.from_optional(
+            **values,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            structured_outputs=form,
+            output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+        )
 
 
 def _check_common(body: GenerationBody, limits: RequestLimits) -> None:
@@ -116,15 +129,3 @@ def _check_common(body: GenerationBody, limits: RequestLimits) -> None:
     check_limit("logit_bias", len(body.logit_bias or ()), limits.max_token_id_list, "entries")
     check_limit("bad_words", len(body.bad_words or ()), limits.max_bad_words, "words")
     check_limit("request_id", len(body.request_id or ""), limits.max_id_chars, "characters")
-
-
-def check_parts(name: str, lists: Iterable[object], max_messages: int) -> None:
-    """Raise `RequestError` if the parts that messages are made of are more than the server grants; texts are none."""
-    count = sum(len(entry) for entry in lists if isinstance(entry, list))
-    check_limit(name, count, _PARTS_OF_MESSAGE * max_messages, "parts and tool calls")
-
-
-def check_limit(name: str, count: int, limit: int, unit: str) -> None:
-    """Raise `RequestError` if a field asks for more than the server grants."""
-    if count > limit:
-        raise RequestError(f"{name} asks for {count} {unit}; this server takes at most {limit}.", parameter=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from typing import TYPE_CHECKING, Any
 
-from octavo.errors import RequestError
+from octavo.server.protocol.fields import refuse_field
 from octavo.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def structured_outputs(body: GenerationBody) -> StructuredOutputsParams | None:
     if not body.structured_outputs:
         return wanted
     if wanted is not None:
-        raise _error("response_format", "response_format and structured_outputs exclude each other")
+        refuse_field("response_format", "and structured_outputs exclude each other")
     return StructuredOutputsParams.from_mapping(body.structured_outputs)
 
 
@@ -29,16 +29,9 @@ def _from_response_format(wanted: dict[str, Any]) -> StructuredOutputsParams | N
     if kind == "json_object":
         return StructuredOutputsParams(json_object=True)
     if kind != "json_schema":
-        raise _error(
-            "response_format",
-            f"response_format.type must be text, json_object or json_schema, got {reprlib.repr(kind)}",
-        )
+        refuse_field("response_format.type", f"must be text, json_object or json_schema, got {reprlib.repr(kind)}")
     named = wanted.get("json_schema")
     schema = named.get("schema") if isinstance(named, dict) else None
     if not isinstance(schema, (dict, bool)):
-        raise _error("response_format", "response_format.json_schema needs a schema, as an object")
+        refuse_field("response_format.json_schema", "needs a schema, as an object")
     return StructuredOutputsParams(json=schema)
-
-
-def _error(parameter: str, message: str) -> RequestError:
-    return RequestError(message + ".", parameter=parameter)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from octavo.server.parsers.markers import CALL_CLOSE, CALL_OPEN
 from octavo.server.parsers.plan import NATIVE
 from octavo.server.parsers.thoughts import CLOSE, OPEN
 from octavo.structured_outputs import FramedOutputs, StructuredOutputsParams
@@ -25,7 +27,7 @@ def forced_calls(tools: Mapping[str, Mapping[str, Any]], *, form: str | None, is
     key = "arguments" if form == NATIVE else "parameters"
     calls = [_call_rule(name, key, index) for index, name in enumerate(tools)]
     if form == NATIVE:
-        one = '"<tool_call>\\n" call "\\n</tool_call>"'
+        one = f'{_quoted(CALL_OPEN)} "\\n" call "\\n" {_quoted(CALL_CLOSE)}'
         whole = f'{one} ("\\n" {one})*' if is_parallel else one
     else:
         whole = '"[" call (", " call)* "]"' if is_parallel else '"[" call "]"'
@@ -42,7 +44,8 @@ def or_calls(
     """Return the form of an output that has a form, or calls tools as Hermes does."""
     calls = forced_calls(tools, form=NATIVE, is_parallel=is_parallel)
     frame = calls.frame.replace("start:", "start: @answer | calls\ncalls:", 1)
-    return FramedOutputs(frame=frame, parts={**calls.parts, "answer": wanted}, parameter="tools")
+    parts = {**calls.parts, "answer": wanted}
+    return FramedOutputs(frame=frame, parts=parts, parameter="response_format", subject="response_format beside tools")
 
 
 def after_thought(wanted: StructuredOutputsParams, *, is_open: bool) -> FramedOutputs:
@@ -55,7 +58,7 @@ def after_thought(wanted: StructuredOutputsParams, *, is_open: bool) -> FramedOu
     rules = f"thought[suffix={_quoted(CLOSE)}]: /(?s:.*)/\nSPACE: /[ \\n]{{0,4}}/\n"
     if isinstance(wanted, FramedOutputs):
         frame = wanted.frame.replace("start:", f"start: {thought} whole\nwhole:", 1)
-        return FramedOutputs(frame=frame + rules, parts=wanted.parts, parameter=wanted.parameter)
+        return replace(wanted, frame=frame + rules)
     return FramedOutputs(frame=f"start: {thought} @whole\n{rules}", parts={"whole": wanted})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from octavo.errors import RequestError
+from octavo.server.protocol.fields import refuse_field
 
 if TYPE_CHECKING:
     from octavo.server.protocol.bodies import ChatBody
@@ -23,7 +23,8 @@ _MAX_PATTERN_CHARS = 1 << 13
 """Of a request's tools together: Python takes 10 µs and remembers 20 bytes for each, and all others wait meanwhile."""
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 """Of a function that names none: templates look into its properties."""
-_MODES = ("none", "auto", "required")
+_MODES = ("auto", "required")
+"""Of allowed tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class ToolRequest:
     callable: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Names of the functions that may be called, with the schemas of their parameters."""
     shown: list[dict[str, Any]] | None = None
-    """For the chat template; None where no function may be called, so that the model sees none."""
+    """For the chat template, which sees none that may not be called, but where one is named; None where none may."""
     is_parallel: bool = True
     """Whether more than one may be called."""
 
@@ -51,6 +52,8 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolRequest:
     choice, names = _read_choice(body.tool_choice, list(schemas))
     if choice == "none" or not schemas:
         return ToolRequest()
+    if choice != "named":
+        shown = [tool for tool in shown if tool["function"]["name"] in names]
     return ToolRequest(
         choice, {name: schemas[name] for name in names}, shown, is_parallel=body.parallel_tool_calls is not False
     )
@@ -59,28 +62,28 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolRequest:
 def checked_tools(tools: list[dict[str, Any]] | None, limits: RequestLimits) -> list[dict[str, Any]]:
     """Return tools as templates expect them. Raises: `RequestError`."""
     if len(tools or ()) > limits.max_tools:
-        raise _error("tools", f"tools has {len(tools or ())} entries; this server takes at most {limits.max_tools}")
+        refuse_field("tools", f"has {len(tools or ())} entries; this server takes at most {limits.max_tools}")
     checked = [_checked_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools or ())]
     names = [tool["function"]["name"] for tool in checked]
     _check_patterns(checked)
     twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
-        raise _error("tools", f"tools has two functions named {twice!r}")
+        refuse_field("tools", f"has two functions named {twice!r}")
     return checked
 
 
 def _checked_tool(place: str, tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type", "function") != "function":
-        raise _error("tools", f'{place}.type must be "function", got {reprlib.repr(tool["type"])}')
+        refuse_field(f"{place}.type", f'must be "function", got {reprlib.repr(tool["type"])}')
     function = tool.get("function")
     if not isinstance(function, dict):
-        raise _error("tools", f"{place}.function must be an object")
+        refuse_field(f"{place}.function", "must be an object")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         rule = "must be 1 to 64 letters, digits, underscores, dots or dashes"
-        raise _error("tools", f"{place}.function.name {rule}, got {reprlib.repr(name)}")
+        refuse_field(f"{place}.function.name", f"{rule}, got {reprlib.repr(name)}")
     if not isinstance(function.get("description") or "", str):
-        raise _error("tools", f"{place}.function.description must be text")
+        refuse_field(f"{place}.function.description", "must be text")
     parameters = function.get("parameters")
     if parameters is not None:
         _check_parameters(f"{place}.function.parameters", parameters)
@@ -91,9 +94,9 @@ def _checked_tool(place: str, tool: dict[str, Any]) -> dict[str, Any]:
 def _check_parameters(place: str, schema: Any) -> None:
     """Raise `RequestError` for what is no schema of an object. Keywords are not: the model reads them as it likes."""
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-        raise _error("tools", f'{place} must be a JSON schema whose type is "object"')
+        refuse_field(place, 'must be a JSON schema whose type is "object"')
     if not isinstance(schema.get("properties", {}), dict):
-        raise _error("tools", f"{place}.properties must be an object")
+        refuse_field(f"{place}.properties", "must be an object")
 
 
 def _check_patterns(tools: list[dict[str, Any]]) -> None:
@@ -103,11 +106,11 @@ def _check_patterns(tools: list[dict[str, Any]]) -> None:
         for pattern in _patterns(tool["function"]["parameters"]):
             num_chars += len(pattern) if isinstance(pattern, str) else 0
             if num_chars > _MAX_PATTERN_CHARS:
-                raise _error("tools", f"tools has more than {_MAX_PATTERN_CHARS} characters of patterns")
+                refuse_field("tools", f"has more than {_MAX_PATTERN_CHARS} characters of patterns")
             fault = _pattern_fault(pattern)
             if fault is not None:
                 place, shown = f"tools[{index}].function.parameters", reprlib.repr(pattern)
-                raise _error("tools", f"{place} has a pattern {shown} that is no regular expression: {fault}")
+                refuse_field(place, f"has a pattern {shown} that is no regular expression: {fault}")
 
 
 def _patterns(value: Any, is_schema: bool = True) -> Iterator[Any]:
@@ -147,23 +150,22 @@ def _read_choice(choice: str | dict[str, Any] | None, known: list[str]) -> tuple
     if choice == "required":
         _need_tools(known)
         return "required", known
-    if isinstance(choice, dict):
-        if choice.get("type") == "allowed_tools":
-            return _read_allowed(choice.get("allowed_tools"), known)
-        if choice.get("type") == "function":
-            _need_tools(known)
-            return "named", [_known_name(choice, known)]
-    allowed = '"none", "auto", "required" or {"type": "function", "function": {"name": …}}'
-    raise _error("tool_choice", f"tool_choice must be {allowed}, got {reprlib.repr(choice)}")
+    if not isinstance(choice, dict) or choice.get("type") not in ("function", "allowed_tools"):
+        allowed = '"none", "auto", "required" or {"type": "function", "function": {"name": …}}'
+        refuse_field("tool_choice", f"must be {allowed}, got {reprlib.repr(choice)}")
+    if choice["type"] == "allowed_tools":
+        return _read_allowed(choice.get("allowed_tools"), known)
+    _need_tools(known)
+    return "named", [_known_name(choice, known)]
 
 
 def _read_allowed(allowed: Any, known: list[str]) -> tuple[Choice, list[str]]:
     mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if mode not in _MODES or not isinstance(tools, list) or not tools:
-        raise _error("tool_choice", 'tool_choice.allowed_tools needs a mode ("auto" or "required") and a list of tools')
+        refuse_field("tool_choice.allowed_tools", 'needs a mode ("auto" or "required") and a list of tools')
     if len(tools) > len(known):
-        raise _error("tool_choice", f"tool_choice allows {len(tools)} tools, but tools has {len(known)}")
+        refuse_field("tool_choice", f"allows {len(tools)} tools, but tools has {len(known)}")
     names = [_known_name(tool, known) for tool in tools]
     return mode, list(dict.fromkeys(names))
 
@@ -172,14 +174,10 @@ def _known_name(choice: Any, known: list[str]) -> str:
     function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in known:
-        raise _error("tool_choice", f"tool_choice names the function {reprlib.repr(name)}, which tools does not have")
+        refuse_field("tool_choice", f"names the function {reprlib.repr(name)}, which tools does not have")
     return name
 
 
 def _need_tools(known: list[str]) -> None:
     if not known:
-        raise _error("tool_choice", "tool_choice demands a call, but there are no tools")
-
-
-def _error(parameter: str, message: str) -> RequestError:
-    return RequestError(message + ".", parameter=parameter)
+        refuse_field("tool_choice", "demands a call, but there are no tools")

@@ -41,9 +41,12 @@ NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "messages": "input",
     "response_format": "text.format",
-    "logprobs": "top_logprobs",
+    "response_format.json_schema": "text.format",
+    "].function": "]",
+    "tool_choice.allowed_tools": "tool_choice",
+    '{"type": "function", "function": {"name": …}}': '{"type": "function", "name": …}',
 }
-"""Of a chat's fields here."""
+"""What errors about a chat are to name here."""
 _MAX_METADATA, _MAX_METADATA_CHARS = 16, 512
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from octavo.server.protocol.fields import refuse_field, required
-from octavo.server.protocol.sampling import check_limit, check_parts
+from octavo.server.protocol.limits import check_limit, check_parts
 from octavo.server.responses_api.bodies import ITEM_KINDS, ROLES
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def chat_messages(body: ResponseBody, limits: RequestLimits) -> list[Message]:
 
 
 def _with_one_beginning(messages: list[Message]) -> list[Message]:
-    """Join the instructions with system messages behind them: many templates read only the first, or refuse more."""
-    beginning = list(takewhile(lambda message: message["role"] == "system", messages))
+    """Join the instructions with what systems and developers say next: many templates read one message only."""
+    beginning = list(takewhile(lambda message: message["role"] in ("system", "developer"), messages))
     if len(beginning) < 2:
         return messages
     parts: list[Message] = []
@@ -78,12 +78,11 @@ def _add_message(messages: list[Message], item: InputItem, where: str) -> None:
     if item.role not in ROLES:
         refuse_field(f"{where}.role", f"must be one of {', '.join(ROLES)}, got {reprlib.repr(item.role)}")
     content = _content(required(item.content, f"{where}.content"), f"{where}.content")
-    role = "system" if item.role == "developer" else item.role  # which fewer templates know
     last = messages[-1] if messages else {}
-    if role == "assistant" and last.keys() == {"role", "content", "reasoning_content"} and not last["content"]:
+    if item.role == "assistant" and last.keys() == {"role", "content", "reasoning_content"} and not last["content"]:
         last["content"] = content  # what it thought before stands there already
     else:
-        messages.append({"role": role, "content": content})
+        messages.append({"role": item.role, "content": content})
 
 
 def _open_answer(messages: list[Message]) -> Message:
@@ -128,11 +127,13 @@ def chat_choice(body: ResponseBody) -> str | Message | None:
         return _named(choice)
     if choice.get("type") != "allowed_tools":
         refuse_field("tool_choice.type", f"is {reprlib.repr(choice.get('type'))}; there is function and allowed_tools")
-    allowed = choice.get("tools")
+    mode, allowed = choice.get("mode"), choice.get("tools")
+    if mode not in ("auto", "required"):
+        refuse_field("tool_choice.mode", f'must be "auto" or "required", got {reprlib.repr(mode)}')
     if not isinstance(allowed, list) or not all(isinstance(tool, dict) for tool in allowed):
         refuse_field("tool_choice.tools", "must be a list of functions")
     tools = [_named(tool) for tool in allowed]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 def _named(choice: Message) -> Message:
