@@ -1,7 +1,6 @@
 #include "native_program.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "bind_names.h"
 #include "packed_matrix.h"
@@ -15,12 +14,6 @@ constexpr int64_t kMaxStride = int64_t(1) << 32;
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 int64_t num_act_blocks(int64_t width) { return (width + kGroup - 1) / kGroup; }
-
-// True, with Python's error set, if a signal handler raised: called without the GIL, on Python's main thread.
-bool has_signal(void*) {
-  nb::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
-}
 
 int64_t thread_scratch_bytes(const RowStage& stage) { return stage.scratch_floats * (int64_t)sizeof(float); }
 int64_t thread_scratch_bytes(const GemmStage& stage) { return unit_scratch_bytes(stage); }
@@ -370,168 +363,6 @@ void NativeProgram::finish(Place logits, int64_t vocab_size, std::optional<Place
 void NativeProgram::check_open() const {
   if (!executor_ || is_closing_) throw std::runtime_error("the program is closed");
   if (is_finished_) throw std::runtime_error("the program is finished already");
-}
-
-template <class Call>
-std::optional<double> NativeProgram::timed(bool check_signals, const Call& call) {
-  const std::unique_lock<std::mutex> lock(running_, std::try_to_lock);
-  if (!lock.owns_lock()) throw std::runtime_error("a call is running already; a program runs one at a time");
-  if (!executor_ || !is_finished_ || is_closing_) throw std::runtime_error("the program is closed, or not finished");
-  executor_->expect_call();  // here, since who cancels holds the GIL
-  const StopCheck stop = {check_signals ? has_signal : nullptr, nullptr};
-  const auto started = std::chrono::steady_clock::now();
-  bool is_complete;
-  {
-    nb::gil_scoped_release release;
-    is_complete = call(stop);
-  }
-  if (PyErr_Occurred()) throw nb::python_error();  // what the signal handler raised
-  if (!is_complete) return std::nullopt;
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-}
-
-// Where the keys and values of each row go, from block tables that were checked.
-void NativeProgram::map_slots(Batch& batch) {
-  slot_mappings_.resize(groups_.size());
-  for (size_t g = 0; g < groups_.size(); g++) {
-    if (is_state_group(g)) continue;
-    GroupTables& tables = batch.groups[g];
-    std::vector<int64_t>& slots = slot_mappings_[g];
-    slots.clear();
-    for (int32_t r = 0; r < batch.num_requests; r++) {
-      const int32_t* table = tables.block_tables + r * tables.block_table_stride;
-      const int32_t num_rows = batch.query_start_loc[r + 1] - batch.query_start_loc[r], block_size = limits_.groups[g].block_size;
-      for (int32_t position = batch.seq_lens[r] - num_rows; position < batch.seq_lens[r]; position++)
-        slots.push_back((int64_t)table[position / block_size] * block_size + position % block_size);
-    }
-    tables.slot_mapping = slots.data();
-  }
-}
-
-std::optional<double> NativeProgram::run(Batch batch, bool check_signals) {
-  check_batch(batch, limits_);
-  return timed(check_signals, [&](const StopCheck& stop) {
-    map_slots(batch);
-    const bool is_complete = executor_->run_body(batch, stop);
-    num_hidden_rows_ = is_complete ? batch.num_tokens : 0;
-    return is_complete;
-  });
-}
-
-std::optional<double> NativeProgram::sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits,
-                                            bool check_signals) {
-  check_samples(samples, num_rows, limits);
-  std::vector<int32_t> rows((size_t)num_rows);
-  for (int64_t n = 0; n < num_rows; n++) rows[(size_t)n] = samples.choices[n].row;
-  HeadJob job = {&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr, nullptr, nullptr};
-  const bool screened = can_screen(samples, num_rows);
-  return timed(check_signals, [&](const StopCheck& stop) {
-    check_logit_rows(job.rows, job.num_rows, num_hidden_rows_);
-    return screened ? sample_screened(job, stop) : executor_->run_head(job, stop);
-  });
-}
-
-// Where estimates tell too little time after time, they are tried again after 1, 3, 7 ... 63 steps: what comes out is the same either way.
-bool NativeProgram::sample_screened(HeadJob& job, const StopCheck& stop) {
-  const bool is_greedy = std::all_of(job.sample->choices, job.sample->choices + job.num_rows,
-                                     [](const SampleChoice& choice) { return choice.temperature == 0.0f; });
-  ScreenPause& pause = screen_pauses_[is_greedy ? 0 : 1];
-  if (pause.num_left > 0) {
-    pause.num_left--;
-    return executor_->run_head(job, stop);
-  }
-  const ScreenedHead& head = screened_head();
-  job.entry = &head.entry;
-  job.screen = &head.screen;
-  job.exact = &program_.head.stages.back();
-  const bool is_complete = executor_->run_head(job, stop);
-  if (executor_->needed_all()) {
-    pause.num_left = (1 << std::min(pause.num_failed++, 6)) - 1;
-  } else {
-    pause.num_failed /= 2;
-    num_screened_ += job.num_rows;
-  }
-  return is_complete;
-}
-
-// Whether the tokens of all rows are among their largest logits, and nothing else is asked of the logits.
-bool NativeProgram::can_screen(const SampleArrays& samples, int64_t num_rows) const {
-  if (screen_bytes_ == 0 || num_rows > kMostScreenedRows) return false;
-  return std::all_of(samples.choices, samples.choices + num_rows, [](const SampleChoice& choice) {
-    const bool is_few = choice.temperature == 0.0f || (choice.top_k > 0 && choice.top_k <= kMostScreened);
-    return is_few && choice.num_logprobs < 0 && choice.num_scores == 0 && choice.forced_token < 0 && choice.allowed_row < 0 &&
-           choice.num_edits == 0;
-  });
-}
-
-const NativeProgram::ScreenedHead& NativeProgram::screened_head() {
-  if (!screened_head_) {
-    EntryPoint entry = program_.head;
-    PackedMatrix& weight = std::get<GemmStage>(entry.stages.back()).segments[0].weight;
-    screened_head_.reset(new ScreenedHead{Screen(weight), {}});
-    weight = screened_head_->screen.top();
-    screened_head_->entry = std::move(entry);
-    executor_->fill(screened_head_->screen);
-  }
-  return *screened_head_;
-}
-
-std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {
-  check_equal("the rows of the logits array", (int64_t)out.shape(0), (int64_t)rows.size());
-  check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.head.width);
-  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data(), nullptr, nullptr}, check_signals);
-}
-
-std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals) {
-  if (program_.pool.stages.empty()) fail("the program has no pool");
-  check_equal("the number of targets", (int64_t)targets.size(), (int64_t)rows.size());
-  check_equal("the columns of the sums", (int64_t)sums.shape(1), program_.pool.width);
-  check_targets(targets.data(), (int64_t)rows.size(), (int64_t)sums.shape(0));
-  const SumArrays arrays = {targets.data(), sums.data()};
-  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr, nullptr, nullptr}, check_signals);
-}
-
-std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_signals) {
-  return timed(check_signals, [&](const StopCheck& stop) {
-    check_logit_rows(job.rows, job.num_rows, num_hidden_rows_);
-    return executor_->run_head(job, stop);
-  });
-}
-
-void NativeProgram::time_stages(bool on) {
-  timed(false, [&](const StopCheck&) {
-    executor_->time_stages(on);
-    return true;
-  });
-}
-
-std::vector<double> NativeProgram::stage_seconds() {
-  std::vector<double> seconds;
-  timed(false, [&](const StopCheck&) {
-    for (const auto* list : {&executor_->body_ns(), &executor_->head_ns()}) {
-      for (const int64_t ns : *list) seconds.push_back((double)ns * 1e-9);
-    }
-    return true;
-  });
-  return seconds;
-}
-
-void NativeProgram::cancel() {
-  if (executor_) executor_->cancel();
-}
-
-void NativeProgram::close() {
-  is_closing_ = true;  // no call begins any more, so that one cancel is enough
-  cancel();
-  std::unique_lock<std::mutex> lock(running_, std::defer_lock);
-  {
-    nb::gil_scoped_release release;
-    lock.lock();
-  }
-  executor_.reset();
-  screened_head_.reset();
-  program_ = {};
-  kept_.clear();
 }
 
 }  // namespace OCTAVO_NS

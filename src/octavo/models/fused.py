@@ -79,6 +79,6 @@ class _SharedBytes:
         whole = self._made() if self._made is not None else None
         if whole is None:
             # Views of an array that is itself a view refer to what that is one of, but not through a memoryview.
-            whole = np.frombuffer(memoryview(self._tensor.data), np.uint8)
+            whole = np.frombuffer(self._tensor.data.data, np.uint8)
             self._made = weakref.ref(whole)
         return whole[begin:end]

@@ -169,7 +169,8 @@ def read_compressed(module: ModuleTensors) -> GroupedWeights:
         bits = 8
 
         def codes() -> Codes:
-            return signed ^ np.uint8(0x80)
+            unsigned: Codes = signed ^ np.uint8(0x80)
+            return unsigned
 
     scales = _per_group(module.floats("weight_scale"), num_rows)
     if scales is None or width % scales.shape[1]:
