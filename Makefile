@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated 
 	$(BIN)/python tools/check_sizes.py
 	$(COG) --check docs/*.md docs/book/*.md
 
-sanitize: $(VENV)/.installed-test  ## the kernel tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: $(VENV)/.installed-test  ## the tests of kernels, programs and weights under AddressSanitizer and UndefinedBehaviorSanitizer
 	PYTHON=$(BIN)/python tools/sanitize.sh
 
 clean:           ## remove what was built

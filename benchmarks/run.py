@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = {"num_threads": args.threads, **json.loads(args.options)}
     config = EngineConfig.from_options(args.model, **options)
     resolved = resolve(config)
-    tokenizer, max_model_len = load_tokenizer(config, resolved.model), resolved.positions()
+    tokenizer, max_model_len = load_tokenizer(config, resolved.model), resolved.longest
     work = make_work(names, scale, tokenizer, max_model_len)
     results: dict[str, Any] = {"name": args.name or Path(args.model).stem, "rounds": args.rounds}
     if os.getloadavg()[0] > 0.5 * resolved.num_threads:

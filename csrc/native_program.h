@@ -142,7 +142,7 @@ class NativeProgram {
   void map_slots(Batch& batch);
   bool can_screen(const SampleArrays& samples, int64_t num_rows) const;
   bool sample_screened(HeadJob& job, const StopCheck& stop);
-  const ScreenedHead& screened_head();
+  void make_screened_head();
 
   ProgramSizes sizes_;
   std::unique_ptr<Executor> executor_;

@@ -1,6 +1,7 @@
 // The calls of a loaded program: bodies, heads and pools, one at a time and without the GIL.
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "native_program.h"
 
@@ -84,14 +85,15 @@ bool NativeProgram::sample_screened(HeadJob& job, const StopCheck& stop) {
     pause.num_left--;
     return executor_->run_head(job, stop);
   }
-  const ScreenedHead& head = screened_head();
-  job.entry = &head.entry;
-  job.screen = &head.screen;
+  if (!screened_head_) make_screened_head();
+  if (!screened_head_) return executor_->run_head(job, stop);
+  job.entry = &screened_head_->entry;
+  job.screen = &screened_head_->screen;
   job.exact = &program_.head.stages.back();
   const bool is_complete = executor_->run_head(job, stop);
   if (executor_->needed_all()) {
     pause.num_left = (1 << std::min(pause.num_failed++, 6)) - 1;
-  } else {
+  } else if (is_complete) {
     pause.num_failed /= 2;
     num_screened_ += job.num_rows;
   }
@@ -108,16 +110,19 @@ bool NativeProgram::can_screen(const SampleArrays& samples, int64_t num_rows) co
   });
 }
 
-const NativeProgram::ScreenedHead& NativeProgram::screened_head() {
-  if (!screened_head_) {
-    EntryPoint entry = program_.head;
-    PackedMatrix& weight = std::get<GemmStage>(entry.stages.back()).segments[0].weight;
+// Without memory for it, this program does without.
+void NativeProgram::make_screened_head() {
+  EntryPoint entry = program_.head;
+  PackedMatrix& weight = std::get<GemmStage>(entry.stages.back()).segments[0].weight;
+  try {
     screened_head_.reset(new ScreenedHead{Screen(weight), {}});
-    weight = screened_head_->screen.top();
-    screened_head_->entry = std::move(entry);
-    executor_->fill(screened_head_->screen);
+  } catch (const std::bad_alloc&) {
+    screen_bytes_ = 0;
+    return;
   }
-  return *screened_head_;
+  weight = screened_head_->screen.top();
+  screened_head_->entry = std::move(entry);
+  executor_->fill(screened_head_->screen);
 }
 
 std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build the native modules with AddressSanitizer and UndefinedBehaviorSanitizer and run the kernel tests on them.
+# Build the native modules with AddressSanitizer and UndefinedBehaviorSanitizer and run on them the tests of
+# kernels, programs and weights.
 # usage: PYTHON=path/to/python tools/sanitize.sh [pytest arguments]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,4 +16,4 @@ cmake --install "$build" --prefix "$build/site" >/dev/null  # last: replaces mod
 # Python itself is not instrumented: its own leaks are not ours to report.
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)"
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-PYTHONPATH="$build/site" "$python" -m pytest tests/kernels -p no:cacheprovider "$@"
+PYTHONPATH="$build/site" "$python" -m pytest tests/kernels tests/program tests/weights -p no:cacheprovider "$@"

@@ -131,17 +131,18 @@ def test_startup_times_fresh_processes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("throughput", "--input-len", "0"), "input_len must be in [1, 16777216], got 0."),
-        (("throughput", "--dataset-name", "custom"), "dataset_path goes with dataset_name"),
-        (("throughput", "--length-sigma", "9"), "length_sigma must be in [0, 3], got 9.0."),
-        (("latency", "--batch-size", "0"), "batch_size must be at least 1, got 0."),
-        (("latency", "--num-iters-warmup", "-1"), "num_iters_warmup must be at least 0, got -1."),
-        (("kernels", "--batch-sizes", "0"), "batch_sizes must be numbers in [1, 4096], got [0]."),
+        (("throughput", "--input-len", "0"), "--input-len must be in [1, 16777216], got 0."),
+        (("throughput", "--output-len", "600"), "128 + 600 = 728 tokens, and --max-model-len is 512"),
+        (("throughput", "--dataset-name", "custom"), "--dataset-path goes with --dataset-name"),
+        (("throughput", "--length-sigma", "9"), "--length-sigma must be in [0, 3], got 9.0."),
+        (("latency", "--batch-size", "0"), "--batch-size must be at least 1, got 0."),
+        (("latency", "--num-iters-warmup", "-1"), "--num-iters-warmup must be at least 0, got -1."),
+        (("kernels", "--batch-sizes", "0"), "--batch-sizes must be numbers in [1, 4096], got [0]."),
         (("kernels", "--context-len", "100000"), "The model was made for 512 tokens; a request of 100000 is too long."),
-        (("startup", "--num-iters", "0"), "num_iters must be at least 1, got 0."),
-        (("startup", "--block-size", "17"), "block_size must be one of (16, 32, 64, 128), got 17."),
+        (("startup", "--num-iters", "0"), "--num-iters must be at least 1, got 0."),
+        (("startup", "--block-size", "17"), "--block-size must be one of (16, 32, 64, 128), got 17."),
     ],
-    ids=["input", "custom", "sigma", "batch", "warmup", "sizes", "context", "iters", "engine-option"],
+    ids=["input", "room", "custom", "sigma", "batch", "warmup", "sizes", "context", "iters", "engine-option"],
 )
 def test_values_that_mean_nothing_end_with_one_line(arguments: tuple[str, ...], reason: str) -> None:
     result = run(*arguments, "-m", MODEL)
@@ -165,9 +166,9 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--num-threads", "-1"), "num_threads must be "),
-        (("--quantization", "q4"), "quantization needs a model (-m): without one, only num_threads and"),
-        (("--block-size", "7"), "block_size needs a model (-m)"),
+        (("--num-threads", "-1"), "--num-threads must be "),
+        (("--quantization", "q4"), "--quantization needs a model (-m): without one, only --num-threads and"),
+        (("--block-size", "7"), "--block-size needs a model (-m)"),
     ],
     ids=["threads", "quantization", "block-size"],
 )

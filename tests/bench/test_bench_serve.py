@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ class FakeServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.models = json.dumps({"data": [{"id": "first"}, {"id": "second"}]})
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.num_open = 0
@@ -48,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         del args
 
     def do_GET(self) -> None:
-        body = json.dumps({"data": [{"id": "first"}, {"id": "second"}]}).encode()
+        body = self.server.models.encode()
         self.send_response(200 if self.path == "/v1/models" else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -177,6 +179,12 @@ def test_flags_become_fields_of_the_body(fake: FakeServer) -> None:
     assert fake.headers[0]["authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize("key", ["ключ".encode(), b"\xfe"], ids=["utf-8", "other bytes"])
+def test_a_key_is_sent_as_servers_read_it(fake: FakeServer, key: bytes) -> None:
+    run_json(fake, "--num-prompts", "1", "--output-len", "1", "--api-key", os.fsdecode(key))
+    assert fake.headers[0]["authorization"].encode("latin-1") == b"Bearer " + key
+
+
 @pytest.mark.parametrize(
     ("own", "openai", "sent"),
     [("a\n", "b", "Bearer a"), (None, "b", "Bearer b"), ("", "b", "Bearer b"), (None, None, None)],
@@ -212,6 +220,8 @@ ODD_EVENTS: list[Any] = [
     {"usage": 5},
     {"usage": {"prompt_tokens": None, "completion_tokens": 1}},
     {"usage": {"prompt_tokens": "1", "completion_tokens": 1}},
+    {"usage": {"prompt_tokens": 10**400, "completion_tokens": 10**400}},
+    {"usage": {"prompt_tokens": True, "completion_tokens": True}},
 ]
 
 
@@ -223,6 +233,13 @@ def test_an_odd_event_fails_its_request_alone(fake: FakeServer, tmp_path: Path) 
     document = run_json(fake, "--dataset-name", "custom", "--dataset-path", str(path), "--output-len", "3")
     assert (document["num_requests"], document["num_failed"]) == (1, len(ODD_EVENTS) + 2)
     assert any("not of this API: " in error for error in document["errors"])
+
+
+def test_an_error_that_is_none_fails_nothing(fake: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": json.dumps([{"choices": [{"text": "a"}], "error": None}])}) + "\n")
+    document = run_json(fake, "--dataset-name", "custom", "--dataset-path", str(path))
+    assert (document["num_requests"], document["num_failed"]) == (1, 0)
 
 
 @pytest.mark.parametrize("key", ["content", "reasoning", "reasoning_content", "tool_calls"])
@@ -253,6 +270,14 @@ def test_a_base_url_that_ends_in_v1_is_told_to_go_without(fake: FakeServer) -> N
     result = CliRunner().invoke(main, ["bench", "serve", "--base-url", f"{fake.url}/v1", "--num-prompts", "1"])
     assert result.exit_code == 1
     assert "--base-url is the address alone, without /v1" in result.stderr
+
+
+@pytest.mark.parametrize("models", ["", "[]", '{"data": []}', "[" * 200_000], ids=["empty", "list", "none", "deep"])
+def test_a_server_that_does_not_say_its_model_is_told_of(fake: FakeServer, models: str) -> None:
+    fake.models = models
+    result = run(fake, "--num-prompts", "1")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"{fake.url} does not say which model it serves" in result.stderr
 
 
 def make_record(sent: float, *texts: float, tokens: int = 0) -> ServedRecord:
@@ -298,3 +323,9 @@ def test_a_load_that_means_nothing_is_refused(load: dict[str, Any]) -> None:
 def test_a_url_needs_a_scheme_and_a_host() -> None:
     with pytest.raises(ConfigError, match="base_url"):
         Target("localhost:8000", "/v1/completions", {})
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "x", "-1"])
+def test_a_url_needs_a_port_that_there_is(port: str) -> None:
+    with pytest.raises(ConfigError, match=rf"base_url .* a port in \[1, 65535\], got 'http://localhost:{port}'"):
+        Target(f"http://localhost:{port}", "/v1/completions", {})

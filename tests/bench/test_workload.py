@@ -63,16 +63,24 @@ def test_a_custom_dataset_gives_its_prompts_in_order(tmp_path: Path) -> None:
     assert make_items(dataset_name="custom", dataset_path=path, num_prompts=1) == [WorkItem("a", 3)]
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085"], ids=["line", "paragraph", "next line"])
+def test_signs_that_end_lines_elsewhere_end_none_of_a_dataset(tmp_path: Path, mark: str) -> None:
+    path = write_dataset(tmp_path, f'{{"prompt": "a{mark}b"}}', '{"prompt": "c"}')
+    items = make_items(dataset_name="custom", dataset_path=path, output_len=8)
+    assert items == [WorkItem(f"a{mark}b", 8), WorkItem("c", 8)]
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("{", "line 1: not JSON"),
+        ("[" * 100_000, "line 1: not JSON"),
         ("[]", 'line 1: expected an object with a text "prompt"'),
         ('{"prompt": 5}', 'line 1: expected an object with a text "prompt"'),
         ('{"prompt": "a", "output_tokens": 0}', r"output_tokens must be an integer in \[1, 16777216\], got 0"),
         ('{"prompt": "a", "output_tokens": "9"}', "output_tokens must be an integer"),
     ],
-    ids=["json", "list", "number", "zero", "text"],
+    ids=["json", "deep", "list", "number", "zero", "text"],
 )
 def test_a_bad_line_of_a_dataset_is_named(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

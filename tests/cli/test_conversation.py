@@ -56,12 +56,13 @@ def test_another_system_message_may_replace_the_files(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("\udcff", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("{}", "holds a dict, expected a list"),
         ('["hi"]', "message 0 is 'hi'"),
         ('[{"role": "user", "content": 3}]', "message 0 is"),
         ('[{"role": "user", "content": "a"}, {"role": "king", "content": "b"}]', "message 1 is .* expected a role of"),
     ],
-    ids=["cut", "no text", "object", "strings", "number", "role"],
+    ids=["cut", "no text", "deep", "object", "strings", "number", "role"],
 )
 def test_a_file_that_is_no_conversation_is_refused_and_changes_nothing(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "kept.json").write_bytes(text.encode("utf-8", "surrogateescape"))

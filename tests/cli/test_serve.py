@@ -183,7 +183,7 @@ def test_flags_of_vllm_whose_effect_cannot_be_had_are_refused_with_the_way_out(c
     del caught
     result = run("m", "--tensor-parallel-size", "2")
     assert result.exit_code == 1
-    assert "num_threads" in result.output
+    assert "--num-threads" in result.output
 
 
 def test_the_key_may_come_from_the_environment(caught: Caught) -> None:
@@ -232,13 +232,28 @@ def test_origins_may_be_a_json_list_as_of_vllm(caught: Caught, flags: list[str],
         (("--chat-template", "/no/such.jinja"), "--chat-template is neither a template nor a file"),
         (("--chat-template", "{{ messages"), "--chat-template cannot be used: the chat template is not valid"),
         (("--uds", "/no/such/socket"), "--uds '/no/such/socket' cannot be made: there is no directory /no/such"),
+        (("--uds", "/tmp"), "--uds '/tmp' cannot be made: it is there and is no socket"),
+        (("--uds", __file__), "cannot be made: it is there and is no socket"),
         (("--ssl-certfile", "/no/such.pem"), "--ssl-certfile cannot be read"),
         (("--ssl-certfile", __file__), "--ssl-certfile and its key cannot be used"),
         (("--ssl-keyfile", __file__), "--ssl-keyfile needs the certificate"),
         (("--allowed-origins", "[*]"), "--allowed-origins '[*]' is no JSON list"),
+        (("--allowed-origins", "[" * 100_000), "is no JSON list"),
         (("--allowed-origins", "[5]"), "--allowed-origins must be texts"),
     ],
-    ids=["template", "syntax", "socket", "certificate", "no certificate", "key alone", "no list", "numbers"],
+    ids=[
+        "template",
+        "syntax",
+        "socket",
+        "directory",
+        "file",
+        "certificate",
+        "no certificate",
+        "key alone",
+        "no list",
+        "deep",
+        "numbers",
+    ],
 )
 def test_files_that_cannot_be_used_are_refused_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str], problem: str

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from octavo.config import EngineConfig
+from octavo.explain.model_report import AS_STORED, inspect_model
+
 MB = 1_000_000
 PACKED_OVER_FILE = 1.03
 """Packed weights are at most this multiple of the file's tensors (tests/kernels/test_pack.py)."""
@@ -19,10 +22,15 @@ LOAD_AND_ANSWER = """
 import sys
 from octavo import LLM, SamplingParams
 
+def print_anonymous():
+    (line,) = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Anonymous:")]
+    print(int(line.split()[1]) * 1024)
+
 llm = LLM(sys.argv[1], max_model_len=1024)
+llm.generate("The capital of France is", SamplingParams(temperature=1, max_tokens=4), use_tqdm=False)
+print_anonymous()
 llm.generate("The capital of France is", SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
-(line,) = [line for line in open("/proc/self/smaps_rollup") if line.startswith("Anonymous:")]
-print(int(line.split()[1]) * 1024)
+print_anonymous()
 """
 
 
@@ -35,7 +43,12 @@ def test_anonymous_memory_is_that_of_the_weights_and_little_more(
     done = subprocess.run(
         [sys.executable, "-c", LOAD_AND_ANSWER, str(path)], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout) <= PACKED_OVER_FILE * path.stat().st_size + rest
+    after_sampling, after_greedy = map(int, done.stdout.split())
+    limit = PACKED_OVER_FILE * path.stat().st_size + rest
+    assert after_sampling <= limit
+    screen = inspect_model(EngineConfig(str(path))).loads[AS_STORED].screen_bytes
+    assert 0 < screen < path.stat().st_size
+    assert after_greedy <= limit + screen
 
 
 def test_an_installation_with_all_it_needs_takes_at_most_150_mb() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,6 +229,13 @@ def test_top_prints_one_screen_where_stdout_is_no_terminal() -> None:
     assert result.exit_code == 0
     assert "waits: seats" in result.stdout
     assert keys == ["Bearer secret"]
+
+
+@pytest.mark.parametrize("key", ["ключ".encode(), b"\xfe"], ids=["utf-8", "other bytes"])
+def test_a_key_is_sent_as_servers_read_it(key: bytes) -> None:
+    with serving(json.dumps(make_snapshot().to_json())) as (address, keys):
+        assert top(address, "--api-key", os.fsdecode(key)).exit_code == 0
+    assert [sent.encode("latin-1") for sent in keys] == [b"Bearer " + key]
 
 
 def test_what_a_server_sends_is_the_snapshot_it_took() -> None:

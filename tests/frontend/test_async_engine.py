@@ -239,6 +239,67 @@ def test_a_closed_engine_is_told_to_every_reader_and_has_not_failed() -> None:
     run(test)
 
 
+def test_a_close_is_told_to_those_who_wait_for_a_thread_and_cancels_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            snapshot, prepare, may_go_on = llm.engine.snapshot, llm.engine.prepare, threading.Event()
+            monkeypatch.setattr(llm.engine, "snapshot", lambda: may_go_on.wait(20) and snapshot())
+            monkeypatch.setattr(
+                llm.engine, "prepare", lambda *args, **options: may_go_on.wait(20) and prepare(*args, **options)
+            )
+            asked: list[asyncio.Task[Any]] = [asyncio.create_task(llm.snapshot())]
+            await asyncio.sleep(0.01)
+            asked.append(asyncio.create_task(llm.reset_prefix_cache()))
+            asked += [asyncio.create_task(text_of(llm, "long " * 1000)) for _ in range(9)]
+            given_up = asyncio.create_task(llm.reset_prefix_cache())
+            await asyncio.sleep(0.05)
+            given_up.cancel()
+            llm.close()
+            may_go_on.set()
+            ends = await asyncio.wait_for(asyncio.gather(*asked, given_up, return_exceptions=True), 10)
+            assert {type(end) for end in ends[:-1]} == {EngineDeadError}
+            assert all("was closed" in str(end) for end in ends[:-1])
+            assert isinstance(ends[-1], asyncio.CancelledError)
+
+    run(test)
+
+
+def test_whatever_is_asked_of_a_closed_engine_says_that_it_was_closed() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            llm.close()
+            for call in (
+                llm.reset_prefix_cache(),
+                llm.snapshot(),
+                llm.call_off_loop(lambda: 1),
+                llm.prepare(["long " * 1000], deltas()),
+                llm.abort("a"),
+            ):
+                with pytest.raises(EngineDeadError, match="was closed"):
+                    await call
+
+    run(test)
+
+
+@pytest.mark.parametrize("prompt", ["short", "long " * 1000])
+def test_a_request_that_a_pause_holds_up_is_not_prepared_once_the_engine_was_closed(
+    prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            await llm.pause_generation()
+            held = asyncio.create_task(text_of(llm, prompt))
+            await asyncio.sleep(0.01)
+            prepared: list[Any] = []
+            monkeypatch.setattr(llm.engine, "prepare", lambda prompts, *_, **__: prepared.append(prompts))
+            llm.close()
+            with pytest.raises(EngineDeadError, match="was closed"):
+                await held
+            assert not prepared
+
+    run(test)
+
+
 def test_a_hanging_step_is_told_to_every_reader() -> None:
     async def test() -> None:
         failures: list[str] = []

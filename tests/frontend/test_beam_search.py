@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,17 @@ def test_beams_are_ordered_by_the_mean_of_their_logprobs(llm: LLM) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.parametrize(("penalty", "lengths"), [(100, [40, 40, 40]), (1, [1, 40, 40]), (-100, [1, 40, 40])])
+def test_a_penalty_whose_powers_no_float_holds_orders_the_beams_of_a_long_prompt(
+    penalty: int, lengths: list[int]
+) -> None:
+    """One beam ends at once, at a cost of 0.5; the others cost at least 0.1 a token, so 4.0, 4.1 and 4.1."""
+    llm, _ = make_llm(next_token=lambda ids, _: 256 if len(ids) == 1_800 else 65, max_model_len=2_048, num_blocks=512)
+    params = BeamSearchParams(beam_width=3, max_tokens=40, length_penalty=penalty)
+    (output,) = llm.beam_search([{"prompt_token_ids": [65] * 1_800}], params)
+    assert [len(sequence.tokens) - 1_800 for sequence in output.sequences] == lengths
+
+
 def test_a_beam_that_ends_is_kept_as_it_is(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = PROMPTS[0]["prompt_token_ids"]
     end = int(np.argmax(next_logprobs(llm, [prompt])[0]))
@@ -93,6 +105,13 @@ def test_what_cannot_be_searched_is_refused(llm: LLM) -> None:
         BeamSearchParams(beam_width=0, max_tokens=4)
     with pytest.raises(RequestError, match="concurrency_limit must be at least 1"):
         llm.beam_search(PROMPTS, BeamSearchParams(beam_width=1, max_tokens=1), concurrency_limit=0)
+
+
+@pytest.mark.parametrize("limit", [1.5, "2", True])
+def test_a_concurrency_limit_that_is_no_integer_is_refused(limit: Any) -> None:
+    llm, _ = make_llm()
+    with pytest.raises(RequestError, match="concurrency_limit must be an integer, or None"):
+        llm.beam_search("ab", BeamSearchParams(beam_width=1, max_tokens=1), concurrency_limit=limit)
 
 
 def test_a_search_wider_than_the_logprobs_of_the_engine_is_refused_in_its_own_words() -> None:

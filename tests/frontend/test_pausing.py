@@ -162,3 +162,71 @@ def test_requests_that_a_pause_keeps_are_let_end_by_a_drain() -> None:
             assert await kept == "a" * 60
 
     run(test)
+
+
+def test_what_is_being_prepared_when_a_drain_begins_is_refused_though_a_pause_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            prepare, is_preparing, may_go_on = llm.engine.prepare, threading.Event(), threading.Event()
+
+            def slow_prepare(*args: Any, **options: Any) -> Any:
+                is_preparing.set()
+                may_go_on.wait(20)
+                return prepare(*args, **options)
+
+            monkeypatch.setattr(llm.engine, "prepare", slow_prepare)
+            late = asyncio.create_task(text_of(llm, "a" * 2_001))
+            await until(is_preparing.is_set)
+            await llm.drain(1)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await llm.pause_generation(mode="wait")
+            may_go_on.set()
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await asyncio.wait_for(late, 5)
+
+    run(test)
+
+
+def test_a_pause_does_not_stop_what_a_drain_lets_end() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            task = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            drain = asyncio.create_task(llm.drain(10))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineDeadError, match="shutting down"):
+                await llm.pause_generation(mode="keep")
+            assert await task == "a" * 60
+            await drain
+
+    run(test)
+
+
+def test_a_request_that_a_pause_keeps_can_be_aborted_and_the_others_stay() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            kept = asyncio.create_task(text_of(llm, "a" * 60, "kept"))
+            wanted = asyncio.create_task(text_of(llm, "b" * 60, "aborted"))
+            await until_running(llm)
+            await llm.pause_generation(mode="keep")
+            await llm.abort("aborted")
+            assert len(await asyncio.wait_for(wanted, 5)) < 60
+            assert not kept.done()
+            await llm.resume_generation()
+            assert await kept == "a" * 60
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_closed_engine_cannot_be_paused(mode: Any) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            llm.close()
+            with pytest.raises(EngineDeadError, match="was closed"):
+                await llm.pause_generation(mode=mode)
+            assert not await llm.is_paused()
+
+    run(test)

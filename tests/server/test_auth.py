@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 from server_process import TINY_LLAMA, ServerProcess, serve
+
+from octavo.server.auth import RequireKey
 
 KEYS = ("a-key", "another ключ")
 PROTECTED = (
@@ -51,6 +56,22 @@ def test_health_checks_need_no_key(guarded: ServerProcess, path: str) -> None:
 )  # fmt: skip
 def test_a_wrong_key_is_no_key(guarded: ServerProcess, authorization: bytes) -> None:
     assert status_of(guarded, "/v1/models", b"Authorization: " + authorization + b"\r\n") == 401
+
+
+def test_a_key_may_be_bytes_that_are_no_text() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        del scope, receive, send
+        reached.append(True)
+
+    async def nothing(*_: Any) -> Any:
+        return None
+
+    reached: list[bool] = []
+    guard = RequireKey(app, [os.fsdecode(b"k\xfe")])
+    for key in (b"k\xfe", b"k\xff"):
+        scope = {"type": "http", "path": "/v1/models", "headers": [(b"x-api-key", key)]}
+        asyncio.run(guard(scope, nothing, nothing))
+    assert reached == [True]
 
 
 @pytest.mark.parametrize("key", KEYS)

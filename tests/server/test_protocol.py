@@ -362,10 +362,18 @@ def test_a_stream_says_what_the_whole_answer_does(llm: LLM) -> None:
     choices = [event["choices"][0] for event in events]
     assert "".join(choice["text"] for choice in choices) == whole["text"]
     for name, values in whole["logprobs"].items():
-        if name != "text_offset":  # offsets of held-back bytes differ
-            assert [value for choice in choices for value in choice["logprobs"][name]] == values
+        assert [value for choice in choices for value in choice["logprobs"][name]] == values
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
     assert all("usage" not in event for event in events)
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_offsets_of_tokens_whose_text_is_held_back_are_those_of_the_whole_answer(llm: LLM, echo: bool) -> None:
+    body: dict[str, Any] = {"prompt": "abcdef", "stop": ["bcx", "efg"], "logprobs": 0, "echo": echo}
+    (whole,) = answer(llm, "completion", **body)["choices"]
+    events = stream(llm, "completion", **body)
+    streamed = [offset for event in events for offset in event["choices"][0]["logprobs"]["text_offset"]]
+    assert streamed == whole["logprobs"]["text_offset"] == list(range(len(streamed)))
 
 
 def test_text_that_is_held_back_makes_no_event(llm: LLM) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.server.options import ServerOptions
 from octavo.server.protocol.errors import ApiError
 from octavo.server.request_body import check_structure, is_nested_deeper, num_parts, without_strings
 
@@ -50,6 +51,21 @@ def test_more_parts_than_the_server_reads_are_refused(text: str) -> None:
     check_structure(json.dumps(["[]{}:" * 100]).encode(), max_depth=2, max_parts=22)
     with pytest.raises(ApiError, match="more than 20 lists, objects and keys; the server's option max_json_parts"):
         check_structure(text.encode(), max_depth=2, max_parts=20)
+
+
+@pytest.mark.parametrize("value", ["1", '"a"', "null"], ids=["numbers", "texts", "nulls"])
+def test_values_of_long_lists_are_counted_four_to_a_part(value: str) -> None:
+    long = "[" + f"{value}," * 84 + f"{value}]"
+    check_structure(long.encode(), max_depth=2, max_parts=21)
+    check_structure(json.dumps(["," * 1000]).encode(), max_depth=2, max_parts=21)
+    with pytest.raises(ApiError, match="more than 80 values; the server's option max_json_parts, 4 values each"):
+        check_structure(long.encode(), max_depth=2, max_parts=20)
+
+
+def test_a_prompt_of_a_million_ids_is_read_by_default() -> None:
+    options = ServerOptions()
+    prompt = b'{"prompt": [' + b"1," * 1_000_000 + b"1]}"
+    check_structure(prompt, max_depth=options.max_json_depth, max_parts=options.max_json_parts)
 
 
 @pytest.mark.parametrize("text", ["[" * 200, "[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[1,[2,{" * 80])

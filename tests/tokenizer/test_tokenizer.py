@@ -198,3 +198,16 @@ def test_a_chat_template_that_is_not_text_is_refused(tmp_path: Path, template: A
     tokenizer = make_tokenizer(tmp_path, "byte-level")
     with pytest.raises(RequestError, match="chat_template must be text"):
         tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], chat_template=template)
+
+
+def test_tools_that_the_template_does_not_show_are_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = make_tokenizer(tmp_path, "byte-level")
+    conversation, tools = [{"role": "user", "content": "hi"}], [{"type": "function", "function": {"name": "f"}}]
+    shown = tokenizer.apply_chat_template(
+        conversation, tools=tools, tokenize=False, chat_template="{{ tools[0].function.name }}"
+    )
+    assert (shown, caplog.messages) == ("f", [])
+    tokenizer.apply_chat_template(conversation, tools=tools, tokenize=False, chat_template="{{ messages[0].content }}")
+    assert [message.split(";")[0] for message in caplog.messages] == ["The chat template shows no tools to the model"]

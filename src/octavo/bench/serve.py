@@ -162,7 +162,7 @@ async def _first_model(target: Target) -> str:
         raise ConfigError(
             f"no server answers at {target.base_url} ({error}); `octavo serve MODEL` starts one."
         ) from error
-    except (EOFError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (EOFError, ValueError, LookupError, TypeError, RecursionError, asyncio.LimitOverrunError) as error:
         raise ConfigError(
             f"{target.base_url} does not say which model it serves ({error}): name it with --model."
         ) from error

@@ -19,6 +19,8 @@ from octavo.errors import ConfigError
 
 _MAX_LINE_BYTES = 1 << 24
 _MAX_ERROR_CHARS = 300
+_MAX_TOKENS = 1 << 32
+"""No server counts more in one request."""
 _TEXT_KEYS = ("content", "reasoning", "reasoning_content", "refusal", "tool_calls")
 """Where a chat's delta has what the model wrote: the answer, its thought under both names, or calls of tools."""
 _WAYS_OUT = {401: "; give its --api-key", 404: "; --base-url is the address alone, without /v1"}
@@ -46,7 +48,7 @@ class ServedRecord:
 class Target:
     """Where requests go.
 
-    Raises: `ConfigError` for a URL that is none.
+    Raises: `ConfigError` for a URL that is none, or that has a port that is none.
     """
 
     base_url: str
@@ -54,7 +56,13 @@ class Target:
     headers: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.base_url)
+        try:
+            url = urlsplit(self.base_url)
+            port = url.port
+        except ValueError:
+            url, port = urlsplit(""), 0
+        if port == 0:
+            raise ConfigError(f"base_url must have a host and, if at all, a port in [1, 65535], got {self.base_url!r}.")
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ConfigError(f"base_url must begin with http:// or https:// and a host, got {self.base_url!r}.")
 
@@ -64,7 +72,7 @@ class Target:
         return self.endpoint.rstrip("/").endswith("/chat/completions")
 
     def head(self, method: str, path: str, length: int) -> bytes:
-        """Return the head of a request."""
+        """Return the head of a request: UTF-8, as servers read keys, or the bytes that the system gave."""
         url = urlsplit(self.base_url)
         lines = [
             f"{method} {url.path.rstrip('/')}{path} HTTP/1.1",
@@ -74,7 +82,7 @@ class Target:
             f"Content-Length: {length}",
             *(f"{name}: {value}" for name, value in self.headers.items()),
         ]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -92,13 +100,13 @@ class Target:
 async def send(target: Target, body: Mapping[str, Any]) -> ServedRecord:
     """Send one request that asks for a stream; return what came. Failures are part of that."""
     record = ServedRecord()
-    raw = json.dumps(body).encode()
     try:
+        raw = json.dumps(body).encode()
         async with target.connect() as (reader, writer):
             record.sent_at = time.monotonic()
             writer.write(target.head("POST", target.endpoint, len(raw)) + raw)
             await _read_events(reader, record)
-    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+    except (OSError, EOFError, ValueError, RecursionError, asyncio.LimitOverrunError) as error:
         record.error = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
     record.ended_at = time.monotonic()
     record.num_output_tokens = record.num_output_tokens or len(record.text_at)
@@ -106,7 +114,7 @@ async def send(target: Target, body: Mapping[str, Any]) -> ServedRecord:
 
 
 async def get_json(target: Target, path: str) -> Any:
-    """Return what a GET gives. Raises: OSError, ValueError."""
+    """Return what a GET gives. Raises: OSError, EOFError, ValueError, RecursionError, `asyncio.LimitOverrunError`."""
     async with target.connect() as (reader, writer):
         writer.write(target.head("GET", path, 0))
         status, lines = await _read_head(reader)
@@ -142,7 +150,7 @@ async def _read_events(reader: asyncio.StreamReader, record: ServedRecord) -> No
 
 
 def _take_event(event: Mapping[str, Any], record: ServedRecord) -> None:
-    if "error" in event:
+    if event.get("error"):  # some servers say with every event that there is none
         record.error = str(event["error"])[:_MAX_ERROR_CHARS]
         return
     for choice in event.get("choices") or ():
@@ -156,7 +164,7 @@ def _take_event(event: Mapping[str, Any], record: ServedRecord) -> None:
 
 
 def _count(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_TOKENS:
         raise ValueError("not a number of tokens")
     return value
 

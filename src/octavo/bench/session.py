@@ -10,6 +10,7 @@ from octavo.bench.figures import Job, RequestRecord
 from octavo.bench.recorder import StepRecorder
 from octavo.bench.step_work import WorkModel
 from octavo.config import EngineConfig
+from octavo.errors import ConfigError
 from octavo.frontend.build import build
 from octavo.llm import LLM
 from octavo.native.peaks import PeakMeter, ThreadPeaks
@@ -52,8 +53,10 @@ class BenchSession:
     def run(self, items: Sequence[WorkItem], *, temperature: float = 0.0, show_progress: bool = False) -> Job:
         """Serve all items, which arrive at once.
 
-        Raises: `RequestError` if one of them cannot be served.
+        Raises: `RequestError` if one of them cannot be served; `ConfigError` if one would end before all its tokens.
         """
+        for item in items:
+            self._check_room(item)
         prompts = [
             {"prompt": item.prompt} if isinstance(item.prompt, str) else {"prompt_token_ids": item.prompt}
             for item in items
@@ -66,6 +69,16 @@ class BenchSession:
         outputs = self.llm.generate(prompts, params, use_tqdm=show_progress)
         seconds = time.perf_counter() - started
         return Job(self._recorder.take(), [_request_record(output) for output in outputs], seconds)
+
+    def _check_room(self, item: WorkItem) -> None:
+        """Raise `ConfigError` if there is no room for all that an item asks for; texts are tokenised later."""
+        if isinstance(item.prompt, str) or len(item.prompt) + item.output_len <= self.max_model_len:
+            return
+        total = f"{len(item.prompt)} + {item.output_len} = {len(item.prompt) + item.output_len}"
+        raise ConfigError(
+            f"input_len and output_len of a request are {total} tokens, and max_model_len is {self.max_model_len}: "
+            "lower them, or raise that as far as the model goes."
+        )
 
     def warm_up(self, item: WorkItem) -> None:
         """Run the beginning of an item, so that nothing is measured that happens once. Lengths are cut to fit."""

@@ -113,7 +113,7 @@ def ordinary_token_ids(tokenizer: Tokenizer) -> list[int]:
 
 def _read_items(path: Path, default_output_len: int) -> Iterator[WorkItem]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold U+2028 and the like
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The dataset {path} cannot be read: {error}.") from error
     for number, line in enumerate(lines, 1):
@@ -124,12 +124,12 @@ def _read_items(path: Path, default_output_len: int) -> Iterator[WorkItem]:
 def _parse_item(line: str, where: str, default_output_len: int) -> WorkItem:
     try:
         record: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON: {error}.") from error
     prompt = record.get("prompt") if isinstance(record, dict) else None
     if not isinstance(prompt, str) or not prompt:
         raise ConfigError(f'{where}: expected an object with a text "prompt".')
     output_len = record.get("output_tokens", default_output_len)
     if isinstance(output_len, bool) or not isinstance(output_len, int) or not 1 <= output_len <= _MAX_LEN:
-        raise ConfigError(f"{where}: output_tokens must be an integer in [1, {_MAX_LEN}], got {output_len!r}.")
+        raise ConfigError(f"{where}: output_tokens must be an integer in [1, {_MAX_LEN}], got {output_len!r:.80}.")
     return WorkItem(prompt, output_len)

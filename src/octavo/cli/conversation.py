@@ -69,7 +69,7 @@ class Conversation:
 def _checked(data: bytes, path: Path) -> list[Message]:
     try:
         messages = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"{path} is not JSON: {error}") from error
     if not isinstance(messages, list):
         raise RequestError(f"{path} holds a {type(messages).__name__}, expected a list of messages")

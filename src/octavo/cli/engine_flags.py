@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -32,11 +33,14 @@ class EngineCommand(click.Command):
             raise
 
     def _with_flag(self, message: str, *, of_request: bool) -> str:
-        """Put the flag in the place of a message's first word, where that is the name of an option."""
-        name = message.partition(" ")[0]
-        flags = {param.name: _flag_of(param) for param in self.params if isinstance(param, click.Option)}
-        flag = flags.get(f"sampling_{name}" if of_request else name) or flags.get(name)
-        return message if flag is None else flag + message[len(name) :]
+        """Put flags in the place of names of options: of a message's first word, and of what can be no other word."""
+        flags = {str(param.name): _flag_of(param) for param in self.params if isinstance(param, click.Option)}
+
+        def flag_for(name: re.Match[str]) -> str:
+            flag = flags.get(f"sampling_{name[0]}") if of_request else None
+            return flag or flags.get(name[0], name[0])
+
+        return re.sub(r"^[a-z_]+\b|\b[a-z]+(?:_[a-z]+)+\b", flag_for, message)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write both lists."""

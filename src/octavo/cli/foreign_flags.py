@@ -83,5 +83,5 @@ def _value(text: Any) -> Any:
     """Return the number, dict or list that a flag's value spells, or the text that it is."""
     try:
         return json.loads(text) if isinstance(text, str) else text
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

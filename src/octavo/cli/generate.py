@@ -81,7 +81,7 @@ def command(
     """
     texts = [*prompts, *_read_prompts(prompt_file)]
     if not texts:
-        missing = "give at least one prompt, with -p, --prompt or --prompt-file"
+        missing = "give at least one prompt, with -p, --prompt or --prompt-file (- is stdin)"
         raise click.UsageError(missing if prompt_file is None else "the prompt file is empty")
     if system is not None and not chat:
         raise click.UsageError("--system needs --chat: a text alone has no system message")
@@ -94,7 +94,7 @@ def command(
     with LLM(model, **options) as llm:
         params = sampling_params(llm, sampling)
         if len(texts) == 1 and params.n == 1 and not as_json:
-            failed = _stream_one(llm, _prompt(llm, texts[0], chat, system), params, quiet)
+            failed = _stream_one(llm, _prompt(llm, texts[0], chat, system), params, quiet, chat)
         else:
             failed = _generate_all(llm, [_prompt(llm, text, chat, system) for text in texts], params, as_json, quiet)
     ctx.exit(1 if failed else 0)
@@ -134,16 +134,19 @@ def _prompt(llm: LLM, text: str, chat: bool, system: str | None) -> Any:
     return {"prompt": rendered, "prompt_token_ids": tokenizer.encode(rendered, add_special_tokens=False)}
 
 
-def _stream_one(llm: LLM, prompt: Any, params: SamplingParams, quiet: bool) -> bool:
+def _stream_one(llm: LLM, prompt: Any, params: SamplingParams, quiet: bool, chat: bool) -> bool:
     """Print the answer as it comes, then a summary; return whether it failed."""
     params.output_kind = RequestOutputKind.DELTA
-    output = None
+    output, has_text = None, False
     for output in llm.stream(prompt, params):
         click.echo(output.outputs[0].text, nl=False)
+        has_text = has_text or output.outputs[0].text != ""
     click.echo()
     assert output is not None, "a stream ends with a finished output"
     if output.error is not None:
         click.echo(f"Error: {output.error.message}", err=True)
+    elif not (has_text or chat or output.outputs[0].stop_reason) and llm.get_tokenizer().chat_template is not None:
+        click.echo("Note: the model ended at once. It is made for conversations: try --chat.", err=True)
     if not quiet:
         click.echo(summary(llm, [output]), err=True)
     return output.error is not None

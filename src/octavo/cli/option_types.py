@@ -18,7 +18,7 @@ class JsonObject(click.ParamType[dict[str, Any]]):
             return value
         try:
             parsed = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"is not JSON: {error}", param, ctx)
         if not isinstance(parsed, dict):
             self.fail(f"must be a JSON object, got {value!r}", param, ctx)

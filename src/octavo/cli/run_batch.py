@@ -40,10 +40,11 @@ from octavo.wording import counted
 def command(
     input_file: Path, output_file: Path, model: str, served_model_name: tuple[str, ...], quiet: bool, **flags: Any
 ) -> None:
-    """Answer a file of completion, chat, response and embedding requests.
+    """Answer a file of requests in OpenAI's batch format.
 
-    May be killed at any moment: the same command goes on where it stopped, and the output holds each answer once. A
-    line that cannot be served gets an answer with an error, and the exit status is 0 all the same.
+    Each line asks for a completion, a chat, a response or an embedding. May be killed at any moment: the same command
+    goes on where it stopped, and the output holds each answer once. A line that cannot be served gets an answer with
+    an error, and the exit status is 0 all the same.
     """
     with server_extra("octavo run-batch"):
         from octavo.server.batch import run_batch

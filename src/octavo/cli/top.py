@@ -26,6 +26,8 @@ def command(server: str, interval: float, once: bool, api_key: str | None) -> No
 
     from octavo.explain.watching import fetch_snapshot, show_once, snapshot_url, watch_server
 
+    if api_key is not None:
+        api_key = api_key.encode("utf-8", "surrogateescape").decode("latin-1")  # headers are written as Latin-1
     console, url = Console(), snapshot_url(server)
     if once or not console.is_terminal:
         show_once(fetch_snapshot(url, api_key), server, console)

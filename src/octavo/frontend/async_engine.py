@@ -165,12 +165,11 @@ class AsyncLLM:
         self.attach()
         self._num_preparing += len(prompts)
         try:
-            await self._resumed.wait()
+            await self._until_resumed()
             options: dict[str, Any] = {"add_special_tokens": add_special_tokens, "raise_queue_full": True}
             prepare = partial(self.engine.prepare, prompts, [params] * len(prompts), **options)
             prepared = await self._off_loop.prepare(prompts, params, prepare)
-            while not self._resumed.is_set():  # a pause has begun meanwhile, and perhaps another since
-                await self._resumed.wait()
+            await self._until_resumed()  # a pause may have begun meanwhile
             return prepared
         finally:
             self._num_preparing -= len(prompts)
@@ -237,10 +236,11 @@ class AsyncLLM:
                 stops them where they are.
             clear_cache: forget all cached prefixes, unless requests are kept.
 
-        Raises: `RequestError` for another mode; `EngineDeadError`.
+        Raises: `RequestError` for another mode; `EngineDeadError`, also while a `drain` lets requests end.
         """
         if mode not in ("abort", "wait", "keep"):
             refuse("mode", mode, 'must be "abort", "wait" or "keep"')
+        self._check_open()
         self.attach()
         self._resumed.clear()
         self.engine.set_paused(mode == "keep")
@@ -322,6 +322,7 @@ class AsyncLLM:
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
+        self._check_open()
         return await self._off_loop.ask(self.engine.reset_prefix_cache)
 
     async def get_tokenizer(self) -> Tokenizer:
@@ -338,10 +339,8 @@ class AsyncLLM:
 
     def _call_soon(self, call: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None, "requests were started"
-        try:
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever would have read
             self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            return  # the loop has ended, and with it whoever would have read
 
     def _deliver(self) -> None:
         self._is_woken = False
@@ -380,16 +379,18 @@ class AsyncLLM:
             self._generations.pop(key, None)
         if not self._generations:
             self._idle.set()
-        if unfinished:
-            try:
-                self.engine.abort_request(unfinished)
-            except EngineDeadError:
-                return
+        with suppress(EngineDeadError):
+            self.engine.abort_request(unfinished)
 
     async def _until_idle(self) -> None:
         while self._generations:
             self._idle.clear()
             await self._idle.wait()
+
+    async def _until_resumed(self) -> None:
+        while not self._resumed.is_set():  # one pause may follow another
+            await self._resumed.wait()
+        self._check_open()
 
     def _check_open(self) -> None:
         if self._refusal is not None:

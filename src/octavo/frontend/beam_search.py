@@ -7,8 +7,10 @@ Source: vLLM's `LLM.beam_search`, whose candidates, scores and order these are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from octavo.errors import RequestError
@@ -68,10 +70,15 @@ class _Beam:
     is_ended: bool = False
     """Whether the last token is one that ends a text."""
 
-    def score(self, length_penalty: float) -> float:
-        """Return by what beams are ordered: a mean logprob, if the penalty is 1. An end token is not counted."""
-        length: float = (len(self.token_ids) - self.is_ended) ** length_penalty
-        return self.cum_logprob / length
+    def rank(self, length_penalty: float) -> tuple[float, float]:
+        """Return by what beams are ordered: a mean logprob, if the penalty is 1. An end token is not counted.
+
+        It is minus the logarithm of minus the score, since no float holds the powers of a long beam's length.
+        """
+        length = len(self.token_ids) - self.is_ended
+        if self.cum_logprob >= 0:
+            return math.inf, self.cum_logprob
+        return length_penalty * math.log(length) - math.log(-self.cum_logprob), self.cum_logprob
 
 
 @dataclass(slots=True)
@@ -103,8 +110,11 @@ class BeamSearch:
 
         Raises: `RequestError` naming the prompt of which a beam cannot go on.
         """
-        if concurrency_limit is not None and concurrency_limit < 1:
-            refuse("concurrency_limit", concurrency_limit, "must be at least 1, or None for no limit")
+        if concurrency_limit is not None:
+            if isinstance(concurrency_limit, bool) or not isinstance(concurrency_limit, Integral):
+                refuse("concurrency_limit", concurrency_limit, "must be an integer, or None for no limit")
+            if concurrency_limit < 1:
+                refuse("concurrency_limit", concurrency_limit, "must be at least 1, or None for no limit")
         size = concurrency_limit or max(1, len(inputs))
         bar = make_bar(use_tqdm, total=len(inputs), desc="Searched prompts")
         outputs: list[BeamSearchOutput] = []
@@ -152,7 +162,7 @@ class BeamSearch:
 
     def _best(self, beams: list[_Beam]) -> list[_Beam]:
         penalty = self._params.length_penalty
-        return sorted(beams, key=lambda beam: beam.score(penalty), reverse=True)[: self._params.beam_width]
+        return sorted(beams, key=lambda beam: beam.rank(penalty), reverse=True)[: self._params.beam_width]
 
     def _output(self, search: _Search) -> BeamSearchOutput:
         return BeamSearchOutput([self._sequence(beam) for beam in self._best(search.ended + search.running)])

@@ -177,6 +177,11 @@ class EngineThread:
 
         self.post(set_paused)
 
+    def hand_out(self, outputs: list[EngineCoreOutput]) -> None:
+        """Make a result of what was made between two steps. For calls that were posted, on this thread."""
+        if outputs:
+            self._put(StepResult(outputs, time.monotonic()))
+
     def heartbeat(self) -> int | None:
         """Return a number that changes as long as the thread works; None while it has nothing to do, or has ended."""
         return None if self._is_asleep else self._num_turns

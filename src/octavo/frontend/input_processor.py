@@ -154,7 +154,8 @@ class InputProcessor:
     def _parse_dict(self, prompt: Mapping[str, Any]) -> _Parsed:
         unknown = sorted(map(str, prompt.keys() - _PROMPT_KEYS))
         if unknown:
-            raise _error("prompt", unknown, f"prompt has keys that are not supported: {', '.join(unknown)}")
+            hint = "; messages of a conversation are for chat()" if "role" in unknown else ""
+            raise _error("prompt", unknown, f"prompt has keys that are not supported: {', '.join(unknown)}{hint}")
         salt = prompt.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and _SALT.fullmatch(salt)):
             rule = "cache_salt must be 1 to 128 letters, digits or any of _.=+~:-"

@@ -257,7 +257,7 @@ class LLMEngine:
     def end_request(self, request_ids: Iterable[str]) -> None:
         """End requests early with an output, of what they have made so far; their `finish_reason` is "abort"."""
         core_ids = [self._core_ids[entry] for entry in request_ids if entry in self._core_ids]
-        self._thread.post(partial(_abort, self._core, core_ids))
+        self._thread.post(partial(_end, self._thread, self._core, core_ids))
 
     def check_fits(self, prompt_len: int, max_tokens: int | None) -> int:
         """Return the `max_tokens` that a request of this prompt gets; None means as many as fit.
@@ -381,6 +381,11 @@ class LLMEngine:
 def _abort(core: EngineCore, core_ids: Iterable[str]) -> None:
     for core_id in core_ids:
         core.abort_request(core_id)
+
+
+def _end(thread: EngineThread, core: EngineCore, core_ids: Iterable[str]) -> None:
+    """End requests and tell so at once: a paused engine runs no step that would."""
+    thread.hand_out([output for core_id in core_ids for output in core.scheduler.abort(core_id)])
 
 
 def _stop(thread: EngineThread, core: EngineCore, core_id: str) -> None:

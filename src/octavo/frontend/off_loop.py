@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from octavo.errors import EngineDeadError
 from octavo.sampling_params import SamplingParams
 
 Result = TypeVar("Result")
@@ -23,31 +25,57 @@ _NUM_FORM_THREADS = 64
 
 
 class OffLoop:
-    """The threads. All methods but `close` are called on the loop's thread."""
+    """The threads. All methods but `close` are called on the loop's thread.
+
+    Who waits for one, or comes for one, when they are let go of is told so with `EngineDeadError`.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="octavo-tokenize")
         self._form_threads = ThreadPoolExecutor(_NUM_FORM_THREADS, thread_name_prefix="octavo-form")
         self._asking_thread = ThreadPoolExecutor(1, thread_name_prefix="octavo-ask")
+        self._is_closed = False
 
     async def call(self, call: Callable[[], Result]) -> Result:
         """Run something that takes a while, such as tokenising."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await self._run(self._threads, call)
 
     async def ask(self, call: Callable[[], Result]) -> Result:
         """Run something that waits for the end of the engine's step."""
-        return await asyncio.get_running_loop().run_in_executor(self._asking_thread, call)
+        return await self._run(self._asking_thread, call)
 
     async def prepare(self, prompts: Sequence[Any], params: object, prepare: Callable[[], Result]) -> Result:
         """Run the preparation of these prompts, where it belongs: if it takes less than a moment, here."""
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:
-            return await asyncio.get_running_loop().run_in_executor(self._form_threads, prepare)
+            return await self._run(self._form_threads, prepare)
         return prepare() if _are_short(prompts) else await self.call(prepare)
 
     def close(self) -> None:
-        """Let go of all threads; what waits for one is cancelled."""
+        """Let go of all threads; what waits for one is never run."""
+        self._is_closed = True
         for threads in (self._threads, self._form_threads, self._asking_thread):
             threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, threads: ThreadPoolExecutor, call: Callable[[], Result]) -> Result:
+        """Run a call on one of these threads. Not `run_in_executor`, which would cancel who waits in `close`."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = loop.create_future()
+
+        def tell(work: Future[Result]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and with it who waited
+                loop.call_soon_threadsafe(_copy, work, answer)
+
+        try:
+            work = threads.submit(call)
+        except RuntimeError:
+            if not self._is_closed:
+                raise
+            raise _closed() from None
+        work.add_done_callback(tell)
+        try:
+            return await answer
+        finally:
+            work.cancel()  # of no use to who was cancelled, unless it runs
 
 
 class SharedCall(Generic[Result]):
@@ -62,6 +90,21 @@ class SharedCall(Generic[Result]):
         if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
             task = self._running = asyncio.ensure_future(call())
         return await asyncio.shield(task)
+
+
+def _copy(work: Future[Result], answer: asyncio.Future[Result]) -> None:
+    """Give what came of a call to who waits for it, if somebody still does."""
+    if answer.done():
+        return
+    error = _closed() if work.cancelled() else work.exception()
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(work.result())
+
+
+def _closed() -> EngineDeadError:
+    return EngineDeadError("the engine was closed; create a new one.")
 
 
 def _are_short(prompts: Sequence[Any]) -> bool:

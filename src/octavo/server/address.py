@@ -12,14 +12,17 @@ from octavo.server.options import ServerOptions
 
 
 def check_address(options: ServerOptions) -> None:
-    """Bind the address for a moment. A Unix socket is left to the server, which replaces it, if it has a directory.
+    """Bind the address for a moment. A Unix socket is left to the server, which makes it, or replaces an old one.
 
     Raises: `ConfigError` if it is taken, forbidden or not this machine's.
     """
     if options.uds is not None:
-        directory = Path(options.uds).absolute().parent
+        path = Path(options.uds).absolute()
+        directory = path.parent
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigError(f"uds {options.uds!r} cannot be made: there is no directory {directory} to write to.")
+        if os.path.lexists(path) and not path.is_socket():
+            raise ConfigError(f"uds {options.uds!r} cannot be made: it is there and is no socket. Name another path.")
         return
     try:
         found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

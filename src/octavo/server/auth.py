@@ -28,7 +28,7 @@ class RequireKey:
     def __init__(self, app: ASGIApp, keys: Iterable[str], open_paths: frozenset[str] = OPEN_PATHS) -> None:
         self._app = app
         self._open_paths = open_paths
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._digests = [_digest(key.encode("utf-8", "surrogateescape")) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if served_path(scope) in self._open_paths or self._has_key(scope):

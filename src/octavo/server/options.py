@@ -59,7 +59,7 @@ class ServerOptions:
     max_json_depth: int = 64
     """How deep the JSON of a body may be nested."""
     max_json_parts: int = 1 << 18
-    """Lists, objects and keys in the JSON of a body: what takes long to read."""
+    """Lists, objects and keys in the JSON of a body: what takes long to read. Values may be four times as many."""
     max_headers: int = 128
     """Headers of a request."""
     max_header_bytes: int = 64 << 10
@@ -126,8 +126,8 @@ def _listed(name: str, values: Iterable[str]) -> Iterator[str]:
             continue
         try:
             entries = json.loads(value)
-        except ValueError as error:
-            raise ConfigError(f"{name} {value!r} is no JSON list: {error}.") from None
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{name} {value!r:.80} is no JSON list: {error}.") from None
         if not all(isinstance(entry, str) for entry in entries):
             raise ConfigError(f"{name} must be texts, got {value!r}.")
         yield from entries

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_VALUES_OF_PART = 4
+"""Texts and numbers that take as long to read and check as a list, an object or a key."""
 
 
 async def read_json_body(request: Request, options: ServerOptions) -> bytes:
@@ -42,11 +44,15 @@ async def read_json_body(request: Request, options: ServerOptions) -> bytes:
 
 def check_structure(body: bytes, *, max_depth: int, max_parts: int) -> None:
     """Raise `ApiError` for a JSON text that would be read for long. What is no JSON is left to the parser."""
-    if num_parts(body) <= min(max_depth, max_parts):  # even with those of its strings
+    max_values = _VALUES_OF_PART * max_parts
+    if num_parts(body) <= min(max_depth, max_parts) and num_values(body) <= max_values:  # even with those of strings
         return
     structure = without_strings(body)
     if num_parts(structure) > max_parts:
         limit = f"{max_parts} lists, objects and keys; the server's option max_json_parts is the limit"
+        raise ApiError(400, f"the body has more than {limit}.", "body")
+    if num_values(structure) > max_values:
+        limit = f"{max_values} values; the server's option max_json_parts, {_VALUES_OF_PART} values each, is the limit"
         raise ApiError(400, f"the body has more than {limit}.", "body")
     if is_nested_deeper(structure, max_depth):
         raise ApiError(400, f"the body is nested more than {max_depth} deep.", "body")
@@ -61,6 +67,11 @@ def without_strings(body: bytes) -> bytes:
 def num_parts(structure: bytes) -> int:
     """Return the number of lists, objects and keys, each of which takes the parser longer than a text or a number."""
     return structure.count(b"[") + structure.count(b"{") + structure.count(b":")
+
+
+def num_values(structure: bytes) -> int:
+    """Return the number of values that follow another one: about all that lists hold."""
+    return structure.count(b",")
 
 
 def is_nested_deeper(structure: bytes, limit: int) -> bool:

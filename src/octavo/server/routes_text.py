@@ -28,12 +28,21 @@ def add_text_routes(app: FastAPI, state: ServerState) -> None:
     async def tokenize(request: Request) -> Response:
         call = parse_tokenize(await read_json_body(request, state.options), state.context)
         text = await state.render(call.conversation) if call.conversation is not None else call.text or ""
-        ids = await call_off_loop(lambda: tokenizer.encode(text, call.add_special_tokens))
-        names = [name or "" for name in tokenizer.convert_ids_to_tokens(ids)] if call.return_token_strs else None
-        return json_response(_encode(TokenizeResponse(len(ids), engine.max_model_len, ids, names)))
+
+        def answer() -> bytes:
+            ids = tokenizer.encode(text, call.add_special_tokens)
+            names = [name or "" for name in tokenizer.convert_ids_to_tokens(ids)] if call.return_token_strs else None
+            return _encode(TokenizeResponse(len(ids), engine.max_model_len, ids, names))
+
+        return json_response(await call_off_loop(answer))
 
     @app.post("/detokenize")
     async def detokenize(request: Request) -> Response:
         body = parse_detokenize(await read_json_body(request, state.options), state.context)
-        ids = checked_token_ids(body, engine.vocab_size)
-        return json_response(_encode(DetokenizeResponse(await call_off_loop(lambda: tokenizer.decode(ids)))))
+
+        def answer() -> bytes:
+            ids = checked_token_ids(body, engine.vocab_size)
+            (text,) = tokenizer.backend.decode_batch([ids], skip_special_tokens=False)  # it alone releases the GIL
+            return _encode(DetokenizeResponse(text))
+
+        return json_response(await call_off_loop(answer))

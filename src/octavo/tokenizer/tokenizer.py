@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -15,6 +16,8 @@ from octavo.formats.gguf import GgufFile, open_gguf
 from octavo.tokenizer import gguf_vocab, hf_directory, vocab_cache
 from octavo.tokenizer.settings import TokenizerSettings, load_backend
 from octavo.tokenizer.token_bytes import TokenBytes
+
+logger = logging.getLogger("octavo")
 
 
 class Tokenizer:
@@ -204,7 +207,8 @@ class Tokenizer:
     ) -> str | list[int]:
         """Render a conversation with the model's chat template, as text or as token ids.
 
-        The template writes BOS itself where the model wants one, so none is added.
+        The template writes BOS itself where the model wants one, so none is added. Tools that it has no place for are
+        warned about.
 
         Args:
             chat_template: a template, or the name of one of the model's, instead of its plain one.
@@ -222,6 +226,8 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             **chat_template_kwargs,
         )
+        if tools and "tools" not in arguments["template"]:
+            logger.warning("The chat template shows no tools to the model; pass a chat_template that does.")
         text = render_chat(**arguments)
         return self.encode(text, add_special_tokens=False) if tokenize else text
 

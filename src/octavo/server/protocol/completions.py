@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from octavo.server.protocol.answers import DONE, UsageCounter, error_frames, frame
-from octavo.server.protocol.logprobs import completion_logprobs, prompt_logprob_entries
+from octavo.server.protocol.logprobs import completion_logprobs, prompt_logprob_entries, token_text
 from octavo.server.protocol.responses import CompletionChoice, CompletionLogprobs, CompletionResponse, Usage
 from octavo.server.protocol.sampling import scores_only
 
@@ -35,8 +35,8 @@ class CompletionAnswer:
         self._n = body.n or 1
         self._generates = not scores_only(body)
         self._usage = UsageCounter(body, head)
-        self._num_chars: dict[int, int] = {}
-        """Characters of each streamed choice so far, for the offsets of its tokens."""
+        self._offsets: dict[int, int] = {}
+        """Of each choice that has begun: characters of its tokens so far, those whose text is held back among them."""
 
     def body(self, outputs: Sequence[RequestOutput]) -> bytes:
         """Return the body for the finished outputs of all prompts, in their order."""
@@ -51,7 +51,7 @@ class CompletionAnswer:
         self._usage.add(prompt_index, output, counts_completion=self._generates)
         frames = []
         for completion in output.outputs:
-            is_first = prompt_index * self._n + completion.index not in self._num_chars
+            is_first = prompt_index * self._n + completion.index not in self._offsets
             shows = completion.text or completion.finish_reason is not None
             if shows or completion.logprobs or self._request.return_token_ids or (is_first and self._request.echo):
                 choice = self._choice(prompt_index, output, completion)
@@ -79,7 +79,7 @@ class CompletionAnswer:
 
     def _choice(self, prompt_index: int, output: RequestOutput, completion: CompletionOutput) -> CompletionChoice:
         body, index = self._request, prompt_index * self._n + completion.index
-        is_first = index not in self._num_chars
+        is_first = index not in self._offsets
         text = completion.text if self._generates else ""
         token_ids = list(completion.token_ids) if self._generates else []
         if is_first and body.echo:
@@ -87,7 +87,7 @@ class CompletionAnswer:
         choice = CompletionChoice(
             index=index,
             text=text,
-            logprobs=self._logprobs(output, completion, self._num_chars.get(index, 0), is_first),
+            logprobs=self._logprobs(index, output, completion, is_first),
             finish_reason=completion.finish_reason,
             stop_reason=completion.stop_reason,
             token_ids=token_ids if body.return_token_ids else UNSET,
@@ -96,15 +96,15 @@ class CompletionAnswer:
             choice.prompt_token_ids = output.prompt_token_ids or []
         if is_first and body.prompt_logprobs is not None and output.prompt_logprobs is not None:
             choice.prompt_logprobs = prompt_logprob_entries(output.prompt_logprobs)
-        self._num_chars[index] = self._num_chars.get(index, 0) + len(text)
         return choice
 
     def _prompt_text(self, output: RequestOutput) -> str:
         return output.prompt if output.prompt is not None else self._texts.decode(output.prompt_token_ids or [])
 
     def _logprobs(
-        self, output: RequestOutput, completion: CompletionOutput, offset: int, is_first: bool
+        self, index: int, output: RequestOutput, completion: CompletionOutput, is_first: bool
     ) -> CompletionLogprobs | None:
+        offset = self._offsets.setdefault(index, 0)
         if self._request.logprobs is None:
             return None
         token_ids: list[int] = []
@@ -115,6 +115,7 @@ class CompletionAnswer:
         if self._generates:
             token_ids += completion.token_ids
             positions += completion.logprobs or []
+        self._offsets[index] += sum(len(token_text(self._texts, token_id)) for token_id in token_ids)
         return completion_logprobs(
             token_ids, positions, self._texts, offset=offset, as_ids=bool(self._request.return_tokens_as_token_ids)
         )

@@ -30,6 +30,11 @@ class TokenTexts(Protocol):
         ...
 
 
+def token_text(texts: TokenTexts, token_id: int) -> str:
+    """Return the text of one token; parts of characters are replaced."""
+    return texts.id_to_bytes(token_id).decode("utf-8", "replace")
+
+
 def completion_logprobs(
     token_ids: Sequence[int],
     positions: Sequence[dict[int, Logprob] | None],
@@ -48,7 +53,7 @@ def completion_logprobs(
     result = CompletionLogprobs([], [], [], [])
     for token_id, entries in zip(token_ids, positions, strict=True):
         own = None if entries is None else entries.get(token_id)
-        text = texts.id_to_bytes(token_id).decode("utf-8", "replace")
+        text = token_text(texts, token_id)
         result.tokens.append(_name(token_id, text, as_ids))
         result.text_offset.append(offset)
         offset += len(text)
