@@ -114,6 +114,19 @@ def test_a_pause_goes_on_in_the_next_loop_and_ends_there() -> None:
     llm.close()
 
 
+def hold_up_preparing(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let prompts be prepared only after the second event; the first tells that one is to be."""
+    prepare, is_preparing, may_go_on = llm.engine.prepare, threading.Event(), threading.Event()
+
+    def slow_prepare(*args: Any, **options: Any) -> Any:
+        is_preparing.set()
+        may_go_on.wait(20)
+        return prepare(*args, **options)
+
+    monkeypatch.setattr(llm.engine, "prepare", slow_prepare)
+    return is_preparing, may_go_on
+
+
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 def test_a_request_that_is_being_prepared_when_a_pause_begins_waits_too(
     mode: Any, monkeypatch: pytest.MonkeyPatch
@@ -122,14 +135,7 @@ def test_a_request_that_is_being_prepared_when_a_pause_begins_waits_too(
 
     async def test() -> None:
         async with make_async(engine=room) as (llm, _):
-            prepare, is_preparing, may_go_on = llm.engine.prepare, threading.Event(), threading.Event()
-
-            def slow_prepare(*args: Any, **options: Any) -> Any:
-                is_preparing.set()
-                may_go_on.wait(20)
-                return prepare(*args, **options)
-
-            monkeypatch.setattr(llm.engine, "prepare", slow_prepare)
+            is_preparing, may_go_on = hold_up_preparing(llm, monkeypatch)
             late = asyncio.create_task(text_of(llm, "a" * 2_001))
             await until(is_preparing.is_set)
             await llm.pause_generation(mode=mode)
@@ -169,14 +175,7 @@ def test_what_is_being_prepared_when_a_drain_begins_is_refused_though_a_pause_fo
 ) -> None:
     async def test() -> None:
         async with make_async() as (llm, _):
-            prepare, is_preparing, may_go_on = llm.engine.prepare, threading.Event(), threading.Event()
-
-            def slow_prepare(*args: Any, **options: Any) -> Any:
-                is_preparing.set()
-                may_go_on.wait(20)
-                return prepare(*args, **options)
-
-            monkeypatch.setattr(llm.engine, "prepare", slow_prepare)
+            is_preparing, may_go_on = hold_up_preparing(llm, monkeypatch)
             late = asyncio.create_task(text_of(llm, "a" * 2_001))
             await until(is_preparing.is_set)
             await llm.drain(1)
