@@ -17,7 +17,6 @@ void check_group(const GroupTables& tables, const Batch& batch, const GroupLimit
     const int64_t seq_len = batch.seq_lens[r], first_query = seq_len - (batch.query_start_loc[r + 1] - batch.query_start_loc[r]);
     const int64_t first_visible = limits.window > 0 ? std::max(first_query - limits.window + 1, (int64_t)0) : 0;
     const int64_t end_block = (seq_len + limits.block_size - 1) / limits.block_size;
-    check_range("blocks of a request", end_block, 1, tables.block_table_stride);
     const int32_t* table = tables.block_tables + r * tables.block_table_stride;
     const int64_t first_block = first_visible / limits.block_size;
     check_all("a block id", table + first_block, end_block - first_block, 0, limits.num_blocks - 1);
@@ -44,17 +43,7 @@ void check_save(const StateSave& save, const Batch& batch, const BatchLimits& li
 }  // namespace
 
 void check_batch(const Batch& batch, const BatchLimits& limits) {
-  check_range("the number of tokens", batch.num_tokens, 1, limits.max_num_tokens);
-  check_range("the number of requests", batch.num_requests, 1, limits.max_num_seqs);
   check_all("a token id", batch.token_ids, batch.num_tokens, 0, limits.num_token_ids - 1);
-  check_all("a position", batch.positions, batch.num_tokens, 0, limits.max_model_len - 1);
-  check_equal("query_start_loc[0]", batch.query_start_loc[0], 0);
-  check_equal("the last of query_start_loc", batch.query_start_loc[batch.num_requests], batch.num_tokens);
-  for (int32_t r = 0; r < batch.num_requests; r++) {
-    const int64_t begin = batch.query_start_loc[r], end = batch.query_start_loc[r + 1];
-    check_range("query_start_loc", end, begin + 1, batch.num_tokens);
-    check_range("a sequence length", batch.seq_lens[r], end - begin, limits.max_model_len);
-  }
   for (size_t g = 0; g < limits.groups.size(); g++) {
     const auto check = limits.groups[g].is_state ? check_slots : check_group;
     check(batch.groups[g], batch, limits.groups[g]);

@@ -1,4 +1,4 @@
-// Bounds of everything that a step's arrays index, checked once per call: nothing that comes from Python can reach foreign memory.
+// Bounds of what a step's arrays hold, checked once per call: nothing that comes from Python can reach foreign memory.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct BatchLimits {
   std::vector<GroupLimits> groups;
 };
 
-void check_batch(const Batch& batch, const BatchLimits& limits);
+void check_batch(const Batch& batch, const BatchLimits& limits);  // ids of tokens, blocks and slots, of rows that were laid out
 void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens);
 void check_targets(const int32_t* targets, int64_t num_rows, int64_t num_sums);
 

@@ -14,51 +14,48 @@ namespace {
 using namespace nb::literals;
 
 using Int32s = Array<const int32_t, 1>;
-using Table = Array<const int32_t, 2>;
 
-std::optional<double> run(NativeProgram& program, const Int32s& token_ids, const Int32s& positions, const Int32s& query_start_loc,
-                          const Int32s& seq_lens, const std::vector<Table>& block_tables, const Table& state_saves,
-                          bool check_signals) {
-  const int64_t T = (int64_t)token_ids.size(), R = (int64_t)seq_lens.size(), num_groups = program.num_groups();
-  check_range("the number of tokens", T, 1, INT32_MAX);
-  check_range("the number of requests", R, 1, INT32_MAX);
-  check_equal("the number of block tables", (int64_t)block_tables.size(), num_groups);
-  Batch batch;
-  batch.num_tokens = (int32_t)T;
-  batch.num_requests = (int32_t)R;
-  batch.token_ids = token_ids.data();
-  batch.positions = data_of_length("positions", positions, T);
-  batch.query_start_loc = data_of_length("query_start_loc", query_start_loc, R + 1);
-  batch.seq_lens = seq_lens.data();
-  for (size_t g = 0; g < block_tables.size(); g++) {
-    check_equal("the rows of a block table", (int64_t)block_tables[g].shape(0), R);
-    check_range("the columns of a block table", (int64_t)block_tables[g].shape(1), 1, INT32_MAX);
-    batch.groups.push_back({block_tables[g].data(), (int64_t)block_tables[g].shape(1), nullptr});
-  }
+template <class View>
+auto data_or_null(const std::optional<View>& array) { return array ? array->data() : nullptr; }
+
+std::optional<double> run(NativeProgram& program, const Int32s& seats, const Int32s& num_computed_tokens, const Int32s& num_scheduled_tokens,
+                          const std::optional<Table>& state_saves, bool check_signals) {
   static_assert(sizeof(StateSave) == 4 * sizeof(int32_t), "a row of state_saves");
-  check_equal("the columns of state_saves", (int64_t)state_saves.shape(1), 4);
-  batch.saves = (const StateSave*)state_saves.data();
-  batch.num_saves = (int64_t)state_saves.shape(0);
-  return program.run(batch, check_signals);
+  const int64_t R = (int64_t)seats.size();
+  StepPlan plan = {seats.data(), data_of_length("num_computed_tokens", num_computed_tokens, R),
+                   data_of_length("num_scheduled_tokens", num_scheduled_tokens, R), R, nullptr, 0};
+  if (state_saves) {
+    check_equal("the columns of state_saves", (int64_t)state_saves->shape(1), 4);
+    plan.saves = (const StateSave*)state_saves->data();
+    plan.num_saves = (int64_t)state_saves->shape(0);
+  }
+  return program.run(plan, check_signals);
 }
 
-// As Python's SampleBatch; the last four arrays are written.
-std::optional<double> sample(NativeProgram& program, nb::handle choices, nb::handle edits, const Array<const uint32_t, 2>& allowed,
-                             const Int32s& score_ids, nb::handle results, const Array<int32_t, 2>& top_ids,
-                             const Array<float, 2>& top_logprobs, const Array<float, 1>& scores, const char* mode, bool check_signals) {
+// As Python's SampleBatch and SampleOutput: the last four arrays are written.
+std::optional<double> sample(NativeProgram& program, nb::handle choices, nb::handle edits, const std::optional<Array<const uint32_t, 2>>& allowed,
+                             const std::optional<Int32s>& score_ids, nb::handle results, const std::optional<Array<int32_t, 2>>& top_ids,
+                             const std::optional<Array<float, 2>>& top_logprobs, const std::optional<Array<float, 1>>& scores,
+                             const char* mode, bool check_signals) {
   const Records<const SampleChoice> rows("choices", choices);
-  const Records<const LogitEdit> changes("edits", edits);
+  std::optional<Records<const LogitEdit>> changes;
+  if (!edits.is_none()) changes.emplace("edits", edits);
   const Records<SampleResult> out("results", results);
-  const int64_t N = rows.size(), k = (int64_t)top_ids.shape(1);
+  const int64_t N = rows.size(), k = top_ids ? (int64_t)top_ids->shape(1) : 0, words = (program.vocab_size() + 31) / 32;
   check_equal("the number of results", out.size(), N);
-  check_equal("the words of a mask", (int64_t)allowed.shape(1), (program.vocab_size() + 31) / 32);
-  check_equal("the rows of top_ids", (int64_t)top_ids.shape(0), N);
-  check_equal("the rows of top_logprobs", (int64_t)top_logprobs.shape(0), N);
-  check_equal("the columns of top_logprobs", (int64_t)top_logprobs.shape(1), k);
-  const int64_t S = (int64_t)score_ids.shape(0);
-  const SampleArrays arrays = {rows.data(), changes.data(), score_ids.data(), allowed.data(), (int64_t)allowed.shape(1), logprobs_mode(mode),
-                               out.data(), top_ids.data(), top_logprobs.data(), k, data_of_length("scores", scores, S)};
-  return program.sample(arrays, N, {program.vocab_size(), changes.size(), (int64_t)allowed.shape(0), S}, check_signals);
+  if (allowed) check_equal("the words of a mask", (int64_t)allowed->shape(1), words);
+  if (top_ids || top_logprobs) {
+    if (!top_ids || !top_logprobs) fail("top_ids and top_logprobs must be given together");
+    check_equal("the rows of top_ids", (int64_t)top_ids->shape(0), N);
+    check_equal("the rows of top_logprobs", (int64_t)top_logprobs->shape(0), N);
+    check_equal("the columns of top_logprobs", (int64_t)top_logprobs->shape(1), k);
+  }
+  const int64_t S = score_ids ? (int64_t)score_ids->size() : 0;
+  check_equal("the number of scores", scores ? (int64_t)scores->size() : 0, S);
+  const SampleArrays arrays = {rows.data(), changes ? changes->data() : nullptr, data_or_null(score_ids), data_or_null(allowed), words,
+                               logprobs_mode(mode), out.data(), data_or_null(top_ids), data_or_null(top_logprobs), k, data_or_null(scores)};
+  const SampleLimits limits = {program.vocab_size(), changes ? changes->size() : 0, allowed ? (int64_t)allowed->shape(0) : 0, S};
+  return program.sample(arrays, N, limits, check_signals);
 }
 
 // Counts in stages that depend on each other: chunk c of stage s adds 1 to its cell if the stage before left s in all cells.
@@ -163,10 +160,11 @@ void bind_program(nanobind::module_& m) {
         nb::kw_only(), "num_threads"_a, "arena_bytes"_a, "max_num_tokens"_a, "max_num_seqs"_a, "max_model_len"_a);
   bind_load(c);
   bind_load_moe(c);
-  c.def("run", &run, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "query_start_loc"_a.noconvert(), "seq_lens"_a.noconvert(),
-        "block_tables"_a, "state_saves"_a.noconvert(), "check_signals"_a)
-      .def("sample", &sample, "choices"_a, "edits"_a, "allowed"_a.noconvert(), "score_ids"_a.noconvert(), "results"_a,
-           "top_ids"_a.noconvert(), "top_logprobs"_a.noconvert(), "scores"_a.noconvert(), "mode"_a, "check_signals"_a)
+  c.def("set_tables", &NativeProgram::set_tables, "token_ids"_a.noconvert(), "blocks"_a)
+      .def("run", &run, "seats"_a.noconvert(), "num_computed_tokens"_a.noconvert(), "num_scheduled_tokens"_a.noconvert(),
+           "state_saves"_a.noconvert().none(), "check_signals"_a)
+      .def("sample", &sample, "choices"_a, "edits"_a.none(), "allowed"_a.noconvert().none(), "score_ids"_a.noconvert().none(), "results"_a,
+           "top_ids"_a.noconvert().none(), "top_logprobs"_a.noconvert().none(), "scores"_a.noconvert().none(), "mode"_a, "check_signals"_a)
       .def("logits", &NativeProgram::logits, "rows"_a.noconvert(), "out"_a.noconvert(), "check_signals"_a)
       .def("pool", &NativeProgram::pool, "rows"_a.noconvert(), "targets"_a.noconvert(), "sums"_a.noconvert(), "check_signals"_a,
            "Add the final hidden state of each row to its sum, in order.")

@@ -13,6 +13,7 @@
 #include "bind_arrays.h"
 #include "cpu/executor.h"
 #include "cpu/isa.h"
+#include "step_rows.h"
 
 namespace OCTAVO_NS {
 
@@ -20,6 +21,7 @@ namespace nb = nanobind;
 
 using Vector = Array<const float, 1>;
 using RowIds = Array<const int32_t, 1>;
+using Table = Array<const int32_t, 2>;
 
 // Where a matrix lies: byte offset in the arena, and elements (floats or activation blocks) from one row to the next.
 using Place = std::pair<int64_t, int64_t>;
@@ -73,7 +75,8 @@ class NativeProgram {
   void finish(Place logits, int64_t vocab_size, std::optional<Place> pooled, int64_t hidden_size);
 
   // Run: seconds inside native code, or nothing if the call was cancelled.
-  std::optional<double> run(Batch batch, bool check_signals);
+  void set_tables(Table token_ids, std::vector<Table> blocks);  // of all seats, read by every run from now on
+  std::optional<double> run(const StepPlan& plan, bool check_signals);
   std::optional<double> sample(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits, bool check_signals);
   std::optional<double> logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals);
   std::optional<double> pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals);
@@ -139,7 +142,6 @@ class NativeProgram {
   std::optional<double> timed(bool check_signals, const Call& call);
   std::optional<double> run_head(const HeadJob& job, bool check_signals);
   void check_open() const;  // that the program can still be written; before anything of it is touched
-  void map_slots(Batch& batch);
   bool can_screen(const SampleArrays& samples, int64_t num_rows) const;
   bool sample_screened(HeadJob& job, const StopCheck& stop);
   void make_screened_head();
@@ -159,7 +161,9 @@ class NativeProgram {
   int64_t screen_bytes_ = 0;                         // that it takes; 0: this head has none
   int64_t num_screened_ = 0;                         // rows so far
   ScreenPause screen_pauses_[2];                     // of steps that choose greedily, and of others
-  std::vector<std::vector<int64_t>> slot_mappings_;  // per group, of the last run
+  SeatTables tables_;                                // whose arrays are kept alive by the next
+  std::vector<Table> kept_tables_;
+  StepRows rows_;                                    // of the last run
   int64_t num_hidden_rows_ = 0;                      // of the last run
   std::mutex running_;
 };

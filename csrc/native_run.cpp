@@ -35,28 +35,22 @@ std::optional<double> NativeProgram::timed(bool check_signals, const Call& call)
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
 }
 
-// Where the keys and values of each row go, from block tables that were checked.
-void NativeProgram::map_slots(Batch& batch) {
-  slot_mappings_.resize(groups_.size());
-  for (size_t g = 0; g < groups_.size(); g++) {
-    if (is_state_group(g)) continue;
-    GroupTables& tables = batch.groups[g];
-    std::vector<int64_t>& slots = slot_mappings_[g];
-    slots.clear();
-    for (int32_t r = 0; r < batch.num_requests; r++) {
-      const int32_t* table = tables.block_tables + r * tables.block_table_stride;
-      const int32_t num_rows = batch.query_start_loc[r + 1] - batch.query_start_loc[r], block_size = limits_.groups[g].block_size;
-      for (int32_t position = batch.seq_lens[r] - num_rows; position < batch.seq_lens[r]; position++)
-        slots.push_back((int64_t)table[position / block_size] * block_size + position % block_size);
-    }
-    tables.slot_mapping = slots.data();
-  }
+void NativeProgram::set_tables(Table token_ids, std::vector<Table> blocks) {
+  check_equal("the number of block tables", (int64_t)blocks.size(), num_groups());
+  const auto view = [](const Table& table) { return SeatTable{table.data(), (int64_t)table.shape(0), (int64_t)table.shape(1)}; };
+  SeatTables tables = {view(token_ids), {}};
+  for (const Table& table : blocks) tables.blocks.push_back(view(table));
+  timed(false, [&](const StopCheck&) {
+    tables_ = std::move(tables);
+    return true;
+  });
+  kept_tables_ = std::move(blocks);
+  kept_tables_.push_back(std::move(token_ids));
 }
 
-std::optional<double> NativeProgram::run(Batch batch, bool check_signals) {
-  check_batch(batch, limits_);
+std::optional<double> NativeProgram::run(const StepPlan& plan, bool check_signals) {
   return timed(check_signals, [&](const StopCheck& stop) {
-    map_slots(batch);
+    const Batch batch = rows_.lay_out(tables_, plan, limits_);
     const bool is_complete = executor_->run_body(batch, stop);
     num_hidden_rows_ = is_complete ? batch.num_tokens : 0;
     return is_complete;
@@ -180,7 +174,9 @@ void NativeProgram::close() {
   executor_.reset();
   screened_head_.reset();
   program_ = {};
+  tables_ = {};
   kept_.clear();
+  kept_tables_.clear();
 }
 
 }  // namespace OCTAVO_NS

@@ -19,7 +19,7 @@ from octavo.formats.gguf import GgufFile
 from octavo.formats.safetensors import SafetensorsTensor, open_safetensors, open_safetensors_dir
 from octavo.models.base import DecoderSpec
 from octavo.models.registry import gguf_architecture, hf_architecture, spec_from_gguf, spec_from_hf
-from octavo.program.forward_batch import ForwardBatch
+from octavo.program.forward_batch import ForwardBatch, SeatTables
 from octavo.program.ops import Program
 from octavo.weights.checkpoint import Checkpoint, checkpoint_from_gguf, checkpoint_from_safetensors
 
@@ -151,18 +151,15 @@ class Chunk:
 
 def make_batch(program: Program, chunks: Sequence[Chunk]) -> ForwardBatch:
     """Lay out one step."""
-    lengths = [len(chunk.token_ids) for chunk in chunks]
-    positions = np.concatenate([np.arange(c.start, c.start + n) for c, n in zip(chunks, lengths, strict=True)])
+    starts = np.array([chunk.start for chunk in chunks], np.int32)
+    lengths = np.array([len(chunk.token_ids) for chunk in chunks], np.int32)
+    token_ids = np.zeros((len(chunks), (starts + lengths).max()), np.int32)
+    for row, chunk in enumerate(chunks):
+        token_ids[row, chunk.start : chunk.start + len(chunk.token_ids)] = chunk.token_ids
     tables = []
     for group in range(len(program.cache_groups)):
         table = np.full((len(chunks), max(len(c.block_ids[group]) for c in chunks)), -1, dtype=np.int32)
         for row, chunk in enumerate(chunks):
             table[row, : len(chunk.block_ids[group])] = chunk.block_ids[group]
         tables.append(table)
-    return ForwardBatch(
-        token_ids=np.array([token for c in chunks for token in c.token_ids], dtype=np.int32),
-        positions=positions.astype(np.int32),
-        query_start_loc=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        seq_lens=np.array([c.start + n for c, n in zip(chunks, lengths, strict=True)], dtype=np.int32),
-        block_tables=tables,
-    )
+    return ForwardBatch(SeatTables(token_ids, tuple(tables)), np.arange(len(chunks), dtype=np.int32), starts, lengths)

@@ -1,6 +1,14 @@
 from __future__ import annotations
 
-from octavo.observe.events import Event, RequestAdmitted, RequestFinished, StepFailed, StepFinished, StepPlanned
+from octavo.observe.events import (
+    Event,
+    EventTee,
+    RequestAdmitted,
+    RequestFinished,
+    StepFailed,
+    StepFinished,
+    StepPlanned,
+)
 from octavo.observe.history import StepHistory
 from octavo.observe.step_clock import StepClock, TimedStep
 
@@ -84,3 +92,46 @@ def test_history_counts_no_second_twice_and_sums_its_steps() -> None:
     (second,) = history.last_minute()
     assert (second.num_steps, second.num_tokens, second.num_output_tokens, second.num_requests) == (3, 9, 3, 3)
     assert (second.phases.forward, second.phases.sample) == (0.375, 0.375)
+
+
+class Listener:
+    enabled = True
+    wants_blocks = False
+
+    def __init__(self, *, wants_steps: bool) -> None:
+        self.wants_steps = wants_steps
+        self.heard: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.heard.append(event)
+
+
+def test_steps_are_told_to_those_who_want_them_and_all_else_to_everybody() -> None:
+    everything, decisions = Listener(wants_steps=True), Listener(wants_steps=False)
+    tee = EventTee(everything, decisions)
+    events: list[Event] = [ADMITTED, make_plan(1), StepFinished(1, 1.0, 1.0, 1.0), ENDED]
+    for event in events:
+        tee.emit(event)
+    assert everything.heard == events
+    assert decisions.heard == [ADMITTED, ENDED]
+    assert tee.wants_steps
+    assert not EventTee(decisions).wants_steps
+
+
+def test_totals_add_up_the_steps_that_were_computed_to_their_end() -> None:
+    history = StepHistory(16, 1, lambda: 0.0)
+    prefill, decode = make_plan(1), make_plan(2)._replace(num_decode_tokens=1, num_scheduled_tokens=(1,))
+    failed = make_plan(3)
+    for event in (
+        prefill,
+        StepFinished(1, 2.0, 1.5, 1.0),
+        decode,
+        StepFinished(2, 0.5, 0.25, 0.25),
+        failed,
+        StepFailed(3, "broken", False, ("a",), None),
+    ):
+        history.emit(event)
+    totals = history.totals()
+    assert (totals.num_steps, totals.step_seconds, totals.native_seconds) == (2, 2.5, 1.75)
+    assert (totals.num_prefill_rows, totals.num_decode_rows) == (3, 1)
+    assert (sum(history.step_tokens.counts), history.step_tokens.sum) == (2, 4)

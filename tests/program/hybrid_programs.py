@@ -11,7 +11,7 @@ from tiny_programs import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, Weights, make_w
 
 from octavo.cache_spec import AttentionGroupSpec, StateGroupSpec
 from octavo.program.builder import ProgramBuilder
-from octavo.program.forward_batch import ForwardBatch
+from octavo.program.forward_batch import ForwardBatch, SeatTables
 from octavo.program.ops import CacheRef, Program, Value
 
 VOCAB, HIDDEN = 61, 48
@@ -105,17 +105,15 @@ class Part:
 def make_step(program: Program, parts: Sequence[Part], seed: int = 0) -> ForwardBatch:
     """All requests have the same tokens; slot s goes with blocks s * 5 … s * 5 + 4 of the attention group."""
     tokens = np.random.default_rng(seed).integers(0, program.vocab_size, MAX_MODEL_LEN).astype(np.int32)
-    positions = [np.arange(part.start, part.end) for part in parts]
-    counts = [part.end - part.start for part in parts]
     owners = [part.slot if part.blocks_of is None else part.blocks_of for part in parts]
     table = np.array([[(owner * 5 + i) % NUM_BLOCKS for i in range(5)] for owner in owners], np.int32)
     saves = [(i, STATE_GROUP, position, slot) for i, part in enumerate(parts) for position, slot in part.saves]
+    slots = np.array([[part.slot] for part in parts], np.int32)
     return ForwardBatch(
-        token_ids=tokens[np.concatenate(positions)],
-        positions=np.concatenate(positions).astype(np.int32),
-        query_start_loc=np.cumsum([0, *counts]).astype(np.int32),
-        seq_lens=np.array([part.end for part in parts], np.int32),
-        block_tables=[table, np.array([[part.slot] for part in parts], np.int32)],
+        SeatTables(np.tile(tokens, (len(parts), 1)), (table, slots)),
+        seats=np.arange(len(parts), dtype=np.int32),
+        num_computed_tokens=np.array([part.start for part in parts], np.int32),
+        num_scheduled_tokens=np.array([part.end - part.start for part in parts], np.int32),
         state_saves=np.array(saves, np.int32).reshape(-1, 4),
     )
 

@@ -189,7 +189,7 @@ def test_a_save_out_of_bounds_is_refused(
 def test_a_slot_out_of_bounds_is_refused(best_module: ModuleType, slot: int) -> None:
     engine = make_engine(best_module)
     batch = make_step(engine.program, [Part(0, 0, 40)])
-    batch.block_tables[STATE_GROUP][:] = slot
+    batch.tables.blocks[STATE_GROUP][:] = slot
     with pytest.raises(ValueError, match="a state slot must be in"):
         engine.native.run(batch)
 

@@ -231,7 +231,7 @@ def test_mixture_that_fits_is_loaded_and_runs(best_module: ModuleType) -> None:
     load.sort()
     load.gemm()
     load.native.finish(logits=load.place, vocab_size=32)
-    row = np.zeros(1, np.int32)
-    no_saves = np.zeros((0, 4), np.int32)
-    load.native.run(row, row, np.array([0, 1], np.int32), np.ones(1, np.int32), [], no_saves, check_signals=False)
+    load.native.set_tables(np.zeros((1, 1), np.int32), [])
+    first, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+    load.native.run(first, first, one, None, check_signals=False)
     assert load.native.progress > 0

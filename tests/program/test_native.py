@@ -210,7 +210,7 @@ def test_sampling_takes_the_largest_logit_of_each_row(module: ModuleType) -> Non
     native = make_native(program, make_weights(program, module), module)
     native.run(make_batch(program, [(0, MAX_NUM_TOKENS)]))
     rows = list(range(MAX_NUM_TOKENS))
-    output = native.sample(make_sample_batch(program, rows))
+    output = native.sample(make_sample_batch(rows))
     assert output.results["status"].tolist() == [0] * len(rows)
     assert output.results["token_id"].tolist() == native.logits(np.array(rows, np.int32)).argmax(axis=1).tolist()
 
@@ -221,7 +221,7 @@ def test_weights_that_are_not_numbers_do_no_harm(module: ModuleType) -> None:
     weights.vectors["norm"][:] = np.nan
     native = make_native(program, weights, module)
     native.run(make_batch(program, [(0, 5)]))
-    output = native.sample(make_sample_batch(program, [0, 4]))
+    output = native.sample(make_sample_batch([0, 4]))
     assert output.results["status"].tolist() == [1, 1]
 
 

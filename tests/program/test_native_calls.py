@@ -52,30 +52,32 @@ def slow_native(best_module: ModuleType) -> Iterator[NativeProgram]:
 
 def changed(batch: ForwardBatch, name: str, index: Any, value: int) -> ForwardBatch:
     """Return the batch with one entry of one array changed."""
-    array = getattr(batch, name)
-    if isinstance(array, list):
-        copy = array[0].copy()
-        copy[index] = value
-        return dataclasses.replace(batch, **{name: [copy]})
+    if name in ("token_ids", "blocks"):
+        array = batch.tables.blocks[0] if name == "blocks" else batch.tables.token_ids
+    else:
+        array = getattr(batch, name)
     copy = array.copy()
     copy[index] = value
+    if name in ("token_ids", "blocks"):
+        tables = dataclasses.replace(batch.tables, **{name: (copy,) if name == "blocks" else copy})
+        return dataclasses.replace(batch, tables=tables)
     return dataclasses.replace(batch, **{name: copy})
 
 
 BAD_ENTRIES = [
-    ("token_ids", 3, PROGRAM.vocab_size, r"a token id must be in \[0, 100\], got 101"),
-    ("token_ids", 0, -1, "a token id must be .* got -1"),
-    ("positions", 1, MAX_MODEL_LEN, "a position must be .* got 128"),
-    ("positions", 1, -1, "a position must be .* got -1"),
-    ("query_start_loc", 0, 1, "query_start_loc"),
-    ("query_start_loc", 1, 45, "query_start_loc"),
-    ("query_start_loc", 1, 0, "query_start_loc"),
-    ("query_start_loc", -1, 44, "query_start_loc"),
-    ("seq_lens", 0, MAX_MODEL_LEN + 1, "a sequence length must be .* got 129"),
-    ("seq_lens", 0, 39, "a sequence length must be .* got 39"),
-    ("seq_lens", 1, 64, "blocks of a request"),
-    ("block_tables", (0, 2), NUM_BLOCKS, "a block id must be .* got 24"),
-    ("block_tables", (1, 0), -1, "a block id must be .* got -1"),
+    ("token_ids", (0, 3), PROGRAM.vocab_size, r"a token id must be in \[0, 100\], got 101"),
+    ("token_ids", (1, 0), -1, "a token id must be .* got -1"),
+    ("seats", 1, 2, r"a seat must be in \[0, 1\], got 2"),
+    ("seats", 0, -1, "a seat must be .* got -1"),
+    ("num_computed_tokens", 1, MAX_MODEL_LEN, "a number of computed tokens must be .* got 128"),
+    ("num_computed_tokens", 1, -1, "a number of computed tokens must be .* got -1"),
+    ("num_scheduled_tokens", 0, 0, "a number of scheduled tokens must be .* got 0"),
+    ("num_scheduled_tokens", 1, -1, "a number of scheduled tokens must be .* got -1"),
+    ("num_scheduled_tokens", 0, MAX_MODEL_LEN + 1, r"a number of scheduled tokens must be in \[1, 128\], got 129"),
+    ("num_scheduled_tokens", 0, 94, r"the number of tokens must be in \[1, 96\], got 97"),
+    ("num_scheduled_tokens", 0, 64, r"blocks of a request must be in \[1, 3\], got 4"),
+    ("blocks", (0, 2), NUM_BLOCKS, "a block id must be .* got 24"),
+    ("blocks", (1, 0), -1, "a block id must be .* got -1"),
 ]
 
 
@@ -92,12 +94,13 @@ def test_a_block_that_no_query_sees_any_more_may_be_gone(best_module: ModuleType
     program = make_program(Shape(window=20))
     native = make_native(program, make_weights(program, best_module), best_module)
     batch = make_batch(program, [(60, 1)])
-    table = batch.block_tables[1].copy()
+    table = batch.tables.blocks[1].copy()
+    tables = dataclasses.replace(batch.tables, blocks=(batch.tables.blocks[0], table))
     table[0, :2] = -1  # positions 0 to 31; the query at 60 sees 41 to 60
-    native.run(dataclasses.replace(batch, block_tables=[batch.block_tables[0], table]))
+    native.run(dataclasses.replace(batch, tables=tables))
     table[0, 2] = -1
     with pytest.raises(ValueError, match=r"a block id must be .* got -1"):
-        native.run(dataclasses.replace(batch, block_tables=[batch.block_tables[0], table]))
+        native.run(dataclasses.replace(batch, tables=tables))
 
 
 @pytest.mark.parametrize("chunks", [[(0, MAX_NUM_TOKENS + 1)], [(0, 1)] * 9], ids=["tokens", "requests"])
@@ -107,15 +110,46 @@ def test_a_batch_beyond_the_limits_is_refused(native: NativeProgram, chunks: lis
 
 
 def test_arrays_of_different_lengths_are_refused(native: NativeProgram) -> None:
-    batch = make_batch(PROGRAM, [(0, 40)])
-    with pytest.raises(ValueError, match="positions must have 40 values, got 39"):
-        native.run(dataclasses.replace(batch, positions=batch.positions[:-1]))
+    batch = make_batch(PROGRAM, [(0, 40), (0, 3)])
+    with pytest.raises(ValueError, match="num_computed_tokens must have 2 values, got 1"):
+        native.run(dataclasses.replace(batch, num_computed_tokens=batch.num_computed_tokens[:-1]))
 
 
 def test_arrays_of_another_dtype_are_refused(native: NativeProgram) -> None:
     batch = make_batch(PROGRAM, [(0, 40)])
     with pytest.raises(TypeError):
-        native.run(dataclasses.replace(batch, positions=batch.positions.astype(np.int64)))
+        native.run(dataclasses.replace(batch, seats=batch.seats.astype(np.int64)))
+
+
+def test_a_step_before_there_are_tables_is_refused(best_module: ModuleType) -> None:
+    bare = best_module.Program(num_threads=1, arena_bytes=64, max_num_tokens=1, max_num_seqs=1, max_model_len=1)
+    one = np.ones(1, np.int32)
+    with pytest.raises(RuntimeError, match="not finished"):
+        bare.run(one, one, one, None, False)
+    with pytest.raises(ValueError, match="the number of block tables must be 1, got 0"):
+        make_native(PROGRAM, make_weights(PROGRAM, best_module), best_module)._native.run(
+            one * 0, one, one, None, False
+        )
+
+
+def test_tables_of_other_groups_are_refused_and_the_old_ones_stay(native: NativeProgram) -> None:
+    batch = make_batch(PROGRAM, [(0, 40)])
+    native.run(batch)
+    with pytest.raises(ValueError, match="the number of block tables must be 1, got 0"):
+        native.run(dataclasses.replace(batch, tables=dataclasses.replace(batch.tables, blocks=())))
+    assert native.run(batch) > 0
+
+
+def test_what_changes_in_the_tables_is_seen_by_the_next_step(native: NativeProgram) -> None:
+    batch, row = make_batch(PROGRAM, [(0, 40)]), np.array([39], np.int32)
+    native.run(batch)
+    before = native.logits(row)
+    batch.tables.token_ids[0, 3] += 1
+    native.run(batch)
+    assert native.logits(row).tobytes() != before.tobytes()
+    batch.tables.token_ids[0, 3] -= 1
+    native.run(batch)
+    assert native.logits(row).tobytes() == before.tobytes()
 
 
 EDIT = np.array([(101, 0, 1, 0)], EDIT_DTYPE)
@@ -139,7 +173,7 @@ def test_a_sample_batch_that_points_outside_is_refused(
     native: NativeProgram, columns: dict[str, Any], arrays: dict[str, Any], message: str
 ) -> None:
     native.run(make_batch(PROGRAM, [(0, 5)]))
-    batch = make_sample_batch(PROGRAM, [0, 1])
+    batch = make_sample_batch([0, 1])
     for name, values in columns.items():
         batch.choices[name] = values
     with pytest.raises(ValueError, match=message):
@@ -149,7 +183,7 @@ def test_a_sample_batch_that_points_outside_is_refused(
 def test_a_refused_batch_leaves_the_program_usable(native: NativeProgram) -> None:
     batch = make_batch(PROGRAM, [(0, 40)])
     with pytest.raises(ValueError, match="token id"):
-        native.run(changed(batch, "token_ids", 0, -1))
+        native.run(changed(batch, "token_ids", (0, 0), -1))
     assert native.run(batch) > 0
 
 
@@ -238,8 +272,7 @@ def test_a_signal_handler_that_raises_ends_the_call(best_module: ModuleType) -> 
         program, make_weights(program, best_module), best_module, num_threads=1, max_num_tokens=8192, max_num_seqs=100
     )
     batch = make_batch(program, [(0, 100)] * 80)  # seconds of work
-    table = np.zeros_like(batch.block_tables[0])
-    batch = dataclasses.replace(batch, block_tables=[table])
+    batch.tables.blocks[0][:] = 0
 
     def interrupt(*_: object) -> None:
         raise Interrupted
@@ -381,7 +414,7 @@ def test_an_operand_outside_the_arena_is_refused(best_module: ModuleType, place:
 
 
 def test_stages_are_timed_from_when_that_is_asked_for(native: NativeProgram) -> None:
-    batch, rows = make_batch(PROGRAM, [(0, 5), (0, 3)]), make_sample_batch(PROGRAM, [4, 7])
+    batch, rows = make_batch(PROGRAM, [(0, 5), (0, 3)]), make_sample_batch([4, 7])
     native.run(batch)
     assert native.stage_seconds() == []
     native.time_stages(True)

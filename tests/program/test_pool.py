@@ -162,7 +162,7 @@ def test_listed_tokens_are_scored_beside_the_best(module: ModuleType, program: P
     native.run(make_batch(program, [(0, 9)]))
     logits = native.logits(np.arange(9, dtype=np.int32)).astype(np.float64)
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    batch = make_sample_batch(program, [3, 8])
+    batch = make_sample_batch([3, 8])
     batch.score_ids = np.array([7, 100, -1, 0, 7], np.int32)
     batch.choices["num_logprobs"], batch.max_logprobs = 2, 2
     batch.choices["first_score"], batch.choices["num_scores"] = [0, 3], [3, 2]
@@ -187,7 +187,7 @@ def test_scores_that_point_outside_are_refused(
 ) -> None:
     native = make_native(program, make_weights(program, best_module), best_module)
     native.run(make_batch(program, [(0, 5)]))
-    batch = make_sample_batch(program, [0])
+    batch = make_sample_batch([0])
     batch.score_ids = np.array(ids, np.int32)
     batch.choices["first_score"], batch.choices["num_scores"] = first, count
     with pytest.raises(ValueError, match=message):

@@ -32,28 +32,23 @@ def set_head(weights: Weights, module: ModuleType, q: np.ndarray, scales: np.nda
     weights.matrices["embed"] = (module.PackedMatrix.pack(NATIVE_FORMATS[GgufType.Q8_0], [rows], *q.shape),)
 
 
-def choose(native: NativeProgram, program: Program, rows: int, *, all_logits: bool, **options: Any) -> list[Any]:
+def choose(native: NativeProgram, rows: int, *, all_logits: bool, **options: Any) -> list[Any]:
     choices = greedy_choices(np.arange(rows))
     choices["position"] = np.arange(rows)
     for name, value in options.items():
         choices[name] = value
     if all_logits:
         choices["num_edits"] = 1
-    masks = np.empty((0, -(-program.vocab_size // 32)), np.uint32)
-    results: list[Any] = (
-        native.sample(SampleBatch(choices, -1, NO_CHANGE, masks)).results[["token_id", "status"]].tolist()
-    )
+    results: list[Any] = native.sample(SampleBatch(choices, -1, NO_CHANGE)).results[["token_id", "status"]].tolist()
     return results
 
 
-def assert_same_tokens(
-    native: NativeProgram, program: Program, rows: int, *, screened: bool = True, **options: Any
-) -> list[Any]:
+def assert_same_tokens(native: NativeProgram, rows: int, *, screened: bool = True, **options: Any) -> list[Any]:
     """Choose from the largest logits and from all of them; `screened`: whether estimates are to serve the former."""
     before = native.num_screened
-    few = choose(native, program, rows, all_logits=False, **options)
+    few = choose(native, rows, all_logits=False, **options)
     assert native.num_screened - before == (rows if screened else 0)
-    assert few == choose(native, program, rows, all_logits=True, **options)
+    assert few == choose(native, rows, all_logits=True, **options)
     assert native.num_screened - before == (rows if screened else 0)
     return few
 
@@ -65,7 +60,7 @@ def test_the_largest_logit_is_found(module: ModuleType, vocab: int, rows: int) -
         program, _, native = make_model(module, vocab, seed)
         for start in range(5):
             native.run(make_batch(program, [(0, 10 + start)], seed=start))
-            assert_same_tokens(native, program, rows)
+            assert_same_tokens(native, rows)
 
 
 @pytest.mark.parametrize(("vocab", "top_k"), [(101, 1), (101, 7), (4096, 1), (4096, 5), (20_000, 20)])
@@ -74,7 +69,7 @@ def test_tokens_drawn_from_the_largest_are_the_same(module: ModuleType, vocab: i
     for seed in range(8):
         native.run(make_batch(program, [(0, 10)], seed=seed))
         options = {"temperature": 1.5, "top_k": top_k, "top_p": 0.9 if seed % 2 else 1.0, "min_p": 0.01 * (seed % 3)}
-        assert_same_tokens(native, program, 4, seed=seed, **options)
+        assert_same_tokens(native, 4, seed=seed, **options)
 
 
 def test_a_whole_slice_of_rows_is_screened_where_six_bits_are_faster(best_module: ModuleType) -> None:
@@ -82,7 +77,7 @@ def test_a_whole_slice_of_rows_is_screened_where_six_bits_are_faster(best_module
     native.run(make_batch(program, [(0, MAX_NUM_TOKENS)]))
     if best_module.isa == "avx512":
         pytest.skip("only steps of few rows are screened there")
-    assert_same_tokens(native, program, 64)
+    assert_same_tokens(native, 64)
 
 
 def make_alike(module: ModuleType, vocab: int) -> tuple[Program, NativeProgram]:
@@ -98,15 +93,15 @@ def test_logits_that_differ_in_the_low_bits_only_are_told_apart(module: ModuleTy
     program, native = make_alike(module, 1000)
     for seed in range(10):
         native.run(make_batch(program, [(0, 4)], seed=seed))
-        assert_same_tokens(native, program, 4)
-        assert_same_tokens(native, program, 4, temperature=1.0, top_k=20, seed=seed)
+        assert_same_tokens(native, 4)
+        assert_same_tokens(native, 4, temperature=1.0, top_k=20, seed=seed)
 
 
 def test_estimates_that_tell_too_little_are_given_up_for_a_while(best_module: ModuleType) -> None:
     program, native = make_alike(best_module, 4096)
     native.run(make_batch(program, [(0, 4)]))
     for _ in range(20):
-        assert_same_tokens(native, program, 4, screened=False)
+        assert_same_tokens(native, 4, screened=False)
 
 
 def test_the_first_of_equal_logits_is_chosen(module: ModuleType) -> None:
@@ -115,7 +110,7 @@ def test_the_first_of_equal_logits_is_chosen(module: ModuleType) -> None:
     set_head(weights, module, np.tile(q, (20, 1)), np.full((1000, 3), 0.01))
     native = make_native(program, weights, module, activation_quantization=True)
     native.run(make_batch(program, [(0, 4)]))
-    assert all(token_id < 50 for token_id, _ in assert_same_tokens(native, program, 4))
+    assert all(token_id < 50 for token_id, _ in assert_same_tokens(native, 4))
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, -np.inf])
@@ -127,7 +122,7 @@ def test_a_scale_that_is_not_a_number_is_noticed(module: ModuleType, scale: floa
     set_head(weights, module, q, scales)
     native = make_native(program, weights, module, activation_quantization=True)
     native.run(make_batch(program, [(0, 4)]))
-    results = assert_same_tokens(native, program, 4, screened=False)
+    results = assert_same_tokens(native, 4, screened=False)
     assert {status for _, status in results} == ({1} if np.isnan(scale) else {0, 1})
 
 
@@ -136,17 +131,16 @@ def test_hidden_states_of_zeros_choose_the_first_token(module: ModuleType) -> No
     weights.vectors["norm"] = np.zeros_like(weights.vectors["norm"])
     native = make_native(program, weights, module, activation_quantization=True)
     native.run(make_batch(program, [(0, 4)]))
-    assert assert_same_tokens(native, program, 4, screened=False) == [(0, 0)] * 4
+    assert assert_same_tokens(native, 4, screened=False) == [(0, 0)] * 4
 
 
 def test_rows_that_need_more_than_the_largest_logits_get_all(best_module: ModuleType) -> None:
     program, _, native = make_model(best_module, 101)
     native.run(make_batch(program, [(0, 4)]))
-    masks = np.empty((0, 4), np.uint32)
     for name, value in [("num_logprobs", 0), ("forced_token", 3), ("temperature", 1.0)]:
         choices = greedy_choices([0])
         choices[name] = value
-        native.sample(SampleBatch(choices, int(choices["num_logprobs"][0]), np.empty(0, EDIT_DTYPE), masks))
+        native.sample(SampleBatch(choices, int(choices["num_logprobs"][0])))
     assert native.num_screened == 0
 
 
@@ -155,5 +149,5 @@ def test_a_head_of_another_format_is_not_screened(best_module: ModuleType) -> No
     weights = make_weights(program, best_module, [GgufType.Q5_0])
     native = make_native(program, weights, best_module, activation_quantization=True)
     native.run(make_batch(program, [(0, 4)]))
-    native.sample(SampleBatch(greedy_choices([0]), -1, np.empty(0, EDIT_DTYPE), np.empty((0, 4), np.uint32)))
+    native.sample(SampleBatch(greedy_choices([0]), -1))
     assert native.num_screened == 0

@@ -13,7 +13,7 @@ from octavo.cache_spec import AttentionGroupSpec, CacheDtype, StateGroupSpec
 from octavo.formats.gguf_quants import dequantize_bytes
 from octavo.formats.gguf_types import GgufType
 from octavo.program.builder import ProgramBuilder
-from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, greedy_choices
+from octavo.program.forward_batch import ForwardBatch, SampleBatch, SeatTables, greedy_choices
 from octavo.program.native import NativeProgram
 from octavo.program.ops import CacheRef, Program, RopeTable, Weight, WeightPart
 from octavo.program.reference import ReferenceExecutor, ReferenceWeights
@@ -182,20 +182,13 @@ def make_batch(program: Program, chunks: list[tuple[int, int]], seed: int = 0) -
     tokens = rng.integers(0, program.vocab_size, (num_requests, MAX_MODEL_LEN)).astype(np.int32)
     num_blocks = -(-longest // BLOCK_SIZE)
     table = (np.arange(num_blocks)[None, :] * num_requests + np.arange(num_requests)[:, None]).astype(np.int32)
-    positions = np.concatenate([np.arange(start, start + count) for start, count in chunks]).astype(np.int32)
-    request = np.repeat(np.arange(num_requests), [count for _, count in chunks])
     is_state = [isinstance(group, StateGroupSpec) for group in program.cache_groups]
     state_table = np.arange(num_requests, dtype=np.int32)[:, None].copy()
-    return ForwardBatch(
-        token_ids=tokens[request, positions],
-        positions=positions,
-        query_start_loc=np.cumsum([0, *(count for _, count in chunks)]).astype(np.int32),
-        seq_lens=np.array([start + count for start, count in chunks], np.int32),
-        block_tables=[state_table if state else table for state in is_state],
-    )
+    starts, counts = np.array(chunks, np.int32).T.copy()
+    tables = SeatTables(tokens, tuple(state_table if state else table for state in is_state))
+    return ForwardBatch(tables, np.arange(num_requests, dtype=np.int32), starts, counts)
 
 
-def make_sample_batch(program: Program, rows: list[int]) -> SampleBatch:
+def make_sample_batch(rows: list[int]) -> SampleBatch:
     """Greedy rows without edits."""
-    masks = np.empty((0, -(-program.vocab_size // 32)), np.uint32)
-    return SampleBatch(greedy_choices(rows), -1, np.empty(0, EDIT_DTYPE), masks)
+    return SampleBatch(greedy_choices(rows), -1)

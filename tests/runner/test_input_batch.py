@@ -9,7 +9,6 @@ import pytest
 from runner_fakes import VOCAB, make_assignment, make_plan
 
 from octavo.core.step import BlockAppend, BlockReplace, SchedulerOutput, StateSave
-from octavo.runner.forward_batch import ForwardBatchBuilder
 from octavo.runner.input_batch import InputBatch
 
 MAX_MODEL_LEN = 200
@@ -119,11 +118,10 @@ class RandomControlPlane:
     def generate(self, inputs: InputBatch) -> None:
         """Append a token to every request whose tokens are all computed and that has room."""
         done = [s for s, n in self.computed.items() if n == len(self.seats.tokens[s]) < MAX_MODEL_LEN]
-        token_ids = [self.random.randrange(VOCAB) for _ in done]
-        positions = [len(self.seats.tokens[seat]) for seat in done]
-        for seat, token_id in zip(done, token_ids, strict=True):
+        for seat in done:
+            token_id = self.random.randrange(VOCAB)
+            inputs.append_token(seat, len(self.seats.tokens[seat]), token_id)
             self.seats.tokens[seat].append(token_id)
-        inputs.append_tokens(*(np.array(values, np.int32) for values in (done, positions, token_ids)))
 
 
 @pytest.mark.parametrize("block_sizes", [(16,), (16, 64), (32, 16)], ids=str)
@@ -136,7 +134,7 @@ def test_random_plans_build_the_batch_of_the_naive_model(block_sizes: tuple[int,
         plan = control.plan()
         inputs.apply(plan)
         if len(plan.seats):
-            batch = ForwardBatchBuilder(inputs).build(plan)
+            batch = inputs.batch(plan)
             expected = seats.rows(plan)
             assert batch.token_ids.tolist() == [row[0] for row in expected]
             assert batch.positions.tolist() == [row[1] for row in expected]
@@ -148,7 +146,7 @@ def test_random_plans_build_the_batch_of_the_naive_model(block_sizes: tuple[int,
             for request, seat in enumerate(plan.seats.tolist()):
                 for group, size in enumerate(block_sizes):
                     used = -(-int(batch.seq_lens[request]) // size)
-                    table = batch.block_tables[group][request, :used].tolist()
+                    table = batch.block_table(group, request)[:used].tolist()
                     assert table == seats.tables[seat][group][:used]
             num_rows += len(expected)
         control.generate(inputs)
@@ -161,8 +159,9 @@ def test_batch_arrays_have_the_types_that_native_code_takes(scheduled: tuple[int
     assigned = [make_assignment(seat, list(range(20)), [seat, seat + 3], [seat]) for seat in range(3)]
     plan = make_plan([(seat, 3, count) for seat, count in enumerate(scheduled)], assigned=assigned)
     inputs.apply(plan)
-    batch = ForwardBatchBuilder(inputs).build(plan)
-    arrays = [batch.token_ids, batch.positions, batch.query_start_loc, batch.seq_lens, *batch.block_tables]
+    batch = inputs.batch(plan)
+    arrays = [batch.tables.token_ids, *batch.tables.blocks, batch.seats, batch.num_computed_tokens]
+    arrays += [batch.num_scheduled_tokens, batch.token_ids, batch.positions, batch.query_start_loc, batch.seq_lens]
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
     assert all(array.flags.c_contiguous for array in arrays)
 
@@ -172,7 +171,7 @@ def test_a_seat_released_and_assigned_in_one_plan_holds_the_new_request() -> Non
     inputs.apply(make_plan(assigned=[make_assignment(2, [1, 2, 3, 4], [7])]))
     plan = make_plan([(2, 0, 2)], released_seats=[2], assigned=[make_assignment(2, [8, 9], [5])])
     inputs.apply(plan)
-    batch = ForwardBatchBuilder(inputs).build(plan)
+    batch = inputs.batch(plan)
     assert batch.token_ids.tolist() == [8, 9]
     assert batch.slots(0, 16).tolist() == [80, 81]
 
@@ -185,7 +184,7 @@ def test_blocks_append_behind_those_of_the_assignment_in_the_same_plan() -> None
         appended=[BlockAppend(0, 0, [9]), BlockAppend(0, 0, [2])],
     )
     inputs.apply(plan)
-    assert ForwardBatchBuilder(inputs).build(plan).block_tables[0].tolist() == [[4, 9, 2]]
+    assert inputs.batch(plan).block_table(0, 0)[:3].tolist() == [4, 9, 2]
 
 
 def test_a_request_may_fill_the_whole_context() -> None:
@@ -193,16 +192,7 @@ def test_a_request_may_fill_the_whole_context() -> None:
     blocks = list(range(-(-MAX_MODEL_LEN // 16)))
     plan = make_plan([(0, 0, MAX_MODEL_LEN)], assigned=[make_assignment(0, [1] * MAX_MODEL_LEN, blocks)])
     inputs.apply(plan)
-    assert ForwardBatchBuilder(inputs).build(plan).slots(0, 16).tolist() == list(range(MAX_MODEL_LEN))
-
-
-def test_the_batch_does_not_change_when_the_seats_do() -> None:
-    inputs = make_inputs()
-    plan = make_plan([(0, 0, 1)], assigned=[make_assignment(0, [5], [3])])
-    inputs.apply(plan)
-    batch = ForwardBatchBuilder(inputs).build(plan)
-    inputs.apply(make_plan(assigned=[make_assignment(0, [6], [4])]))
-    assert (batch.token_ids.tolist(), batch.block_tables[0].tolist()) == ([5], [[3]])
+    assert inputs.batch(plan).slots(0, 16).tolist() == list(range(MAX_MODEL_LEN))
 
 
 def test_a_state_group_has_a_table_of_one_slot() -> None:
@@ -210,8 +200,8 @@ def test_a_state_group_has_a_table_of_one_slot() -> None:
     assigned = [make_assignment(seat, list(range(40)), [1, 2, 3], [seat + 5]) for seat in range(2)]
     plan = make_plan([(1, 0, 20), (0, 16, 1)], assigned=assigned, replaced=[BlockReplace(0, 1, 0, 9)])
     inputs.apply(plan)
-    batch = ForwardBatchBuilder(inputs).build(plan)
-    assert batch.block_tables[1].tolist() == [[6], [9]]
+    batch = inputs.batch(plan)
+    assert [batch.block_table(1, request).tolist() for request in range(2)] == [[6], [9]]
     assert batch.slots(0, 16).tolist() == [*range(16, 36), 32]
 
 
@@ -219,9 +209,9 @@ def test_snapshots_to_leave_are_rows_of_an_array() -> None:
     inputs = make_inputs((16, None))
     plan = make_plan([(0, 0, 40)], assigned=[make_assignment(0, list(range(40)), [1, 2, 3], [5])])
     inputs.apply(plan)
-    assert ForwardBatchBuilder(inputs).build(plan).state_saves.shape == (0, 4)
+    assert inputs.batch(plan).state_saves is None
     plan.state_saves = [StateSave(0, 1, 16, 7), StateSave(0, 1, 32, 8)]
-    saves = ForwardBatchBuilder(inputs).build(plan).state_saves
+    saves = inputs.batch(plan).state_saves
     assert saves.tolist() == [[0, 1, 16, 7], [0, 1, 32, 8]]
     assert saves.dtype == np.int32
     assert saves.flags.c_contiguous

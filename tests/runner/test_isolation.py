@@ -87,7 +87,7 @@ def test_a_step_is_laid_out_in_blocks_of_its_own_requests(model: tuple[Program, 
     assert batch.token_ids.tolist() == [0, 1, 2, 0]
     assert batch.positions.tolist() == [19, 30, 31, 32]
     assert batch.query_start_loc.tolist() == [0, 1, 4]
-    (table,), slots = batch.block_tables, batch.slots(0, 16)
+    (table,), slots = batch.tables.blocks, batch.slots(0, 16)
     assert table.shape == (2, 3)
     assert sorted(table.ravel().tolist()) == list(range(6))
     assert slots.tolist() == [

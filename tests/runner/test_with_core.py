@@ -84,7 +84,7 @@ class HashProgram:
     def seen(self, batch: ForwardBatch, request: int, group: int, start: int, end: int) -> int:
         block_size = self.specs[group].block_size
         positions = np.arange(start, end)
-        blocks = batch.block_tables[group][request, positions // block_size].astype(np.int64)
+        blocks = batch.block_table(group, request)[positions // block_size].astype(np.int64)
         assert (blocks >= 0).all()
         tokens, stored = self.entries(group)[blocks * block_size + positions % block_size].T
         return int(((tokens + 1) * (stored + 3) ** 2).sum())
@@ -94,7 +94,7 @@ class HashProgram:
         results = np.zeros(len(choices), RESULT_DTYPE)
         rows = zip(self.hidden[choices["row"]], choices["seed"], choices["position"], strict=True)
         results["token_id"] = [token_of(*row) for row in rows]
-        return SampleOutput(results, np.zeros((len(choices), 0), np.int32), np.zeros((len(choices), 0), np.float32))
+        return SampleOutput(results)
 
     @property
     def progress(self) -> int:

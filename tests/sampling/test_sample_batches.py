@@ -152,7 +152,7 @@ def test_a_row_whose_grammar_allows_nothing_fails_with_its_reason() -> None:
 def test_min_tokens_of_a_request_with_a_grammar_are_left_to_its_masks() -> None:
     sampler = make_sampler(seat0=SamplingParams(min_tokens=9, structured_outputs={"regex": "a"}))
     batch, _ = sampler.build(make_rows((0, 0, 4)), TOKENS)
-    assert len(batch.edits) == 0
+    assert batch.edits is None
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def sample_natively(
     num_top = max(0, int(choice["num_logprobs"]))
     top_ids, top_logprobs = np.zeros(num_top, np.int32), np.zeros(num_top, np.float32)
     edits = {}
-    if len(batch.edits):
+    if batch.edits is not None:
         edits["edit_ids"] = np.ascontiguousarray(batch.edits["token_id"])
         edits["edits"] = np.stack([batch.edits[name] for name in ("bias", "repetition", "penalty")], axis=1)
     token_id, status, rank, logprob = kernels().sample_row(

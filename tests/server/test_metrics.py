@@ -14,9 +14,9 @@ from face_fakes import make_engine, make_llm
 from prometheus_client.parser import text_string_to_metric_families
 from server_process import ServerProcess
 
-from octavo.frontend import distribution
-from octavo.frontend.distribution import Distribution, request_token_edges
 from octavo.frontend.engine_metrics import Counter, Gauge, Histogram, Metric
+from octavo.observe import distribution
+from octavo.observe.distribution import Distribution, request_token_edges
 from octavo.sampling_params import SamplingParams
 from octavo.server.json_logs import JsonFormatter
 from octavo.server.metrics import HttpMetricsMiddleware, ServerMetrics

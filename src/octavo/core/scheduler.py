@@ -247,10 +247,10 @@ class Scheduler:
             num_waiting=len(self.roster.waiting),
             num_used_blocks=self.manager.pool.num_used_paged(),
             num_free_blocks=self.manager.pool.num_free_blocks(),
-            num_computed_tokens=tuple(step.plan.num_computed_tokens.tolist()),
-            num_scheduled_tokens=tuple(step.plan.num_scheduled_tokens.tolist()),
-            seats=tuple(step.plan.seats.tolist()),
-            logit_seats=tuple(step.plan.logit_seats.tolist()),
+            num_computed_tokens=tuple([request.num_computed_tokens for request in step.requests]),
+            num_scheduled_tokens=tuple([request.num_scheduled_tokens for request in step.requests]),
+            seats=tuple([request.seat for request in step.requests]),
+            logit_seats=tuple([request.seat for request in step.samplers]),
         )
         self._events.emit(event)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from octavo.frontend import distribution as edges
-from octavo.frontend.distribution import Distribution
+from octavo.observe import distribution as edges
 from octavo.observe import events as ev
+from octavo.observe.distribution import Distribution
 from octavo.observe.recent import RecentValues
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class EngineMetrics:
     """
 
     enabled = True
-    wants_steps = True
+    wants_steps = False  # the history adds them up
     wants_blocks = False
 
     def __init__(self, max_model_len: int, num_saturated: Callable[[], int]) -> None:
@@ -96,11 +96,6 @@ class EngineMetrics:
         self._num_preempted_tokens = 0
         self._num_rejections = 0
         self._num_forks = 0
-        self._step_seconds = 0.0
-        self._native_seconds = 0.0
-        self._num_steps = 0
-        self._num_decode_rows = 0
-        self._num_prefill_rows = 0
         self._spreads = _make_spreads(max_model_len)
         self._itl = self._spreads["vllm:inter_token_latency_seconds"]
         self._recent_queue, self._recent_ttft, self._recent_e2e = (RecentValues(REQUESTS_KEPT) for _ in range(3))
@@ -110,8 +105,6 @@ class EngineMetrics:
             ev.RequestFinished: self._on_finished,
             ev.RequestPreempted: self._on_preempted,
             ev.RequestForked: self._on_forked,
-            ev.StepPlanned: self._on_planned,
-            ev.StepFinished: self._on_step,
         }
 
     # ---------------------------------------------------------------- on the caller's thread
@@ -206,21 +199,11 @@ class EngineMetrics:
     def _on_forked(self, _: ev.RequestForked) -> None:
         self._num_forks += 1
 
-    def _on_planned(self, event: ev.StepPlanned) -> None:
-        self._num_decode_rows += event.num_decode_tokens
-        self._num_prefill_rows += event.num_tokens - event.num_decode_tokens
-        self._spreads["vllm:iteration_tokens_total"].observe(event.num_tokens)
-
-    def _on_step(self, event: ev.StepFinished) -> None:
-        self._num_steps += 1
-        self._step_seconds += event.step_seconds
-        self._native_seconds += event.native_seconds
-
     # ---------------------------------------------------------------- reading, on any thread
 
     def snapshot(self, scheduler: Scheduler) -> list[Metric]:
         """Return all metrics as they are now; if a step runs, some may be a moment younger than others."""
-        spreads = (_as_histogram(name, entry) for name, entry in self._spreads.items())
+        spreads = (as_histogram(name, entry) for name, entry in self._spreads.items())
         return [*self._gauges(scheduler), *self._counters(scheduler), *spreads]
 
     def latencies(self) -> LatenciesView:
@@ -265,11 +248,6 @@ class EngineMetrics:
         yield Counter("octavo:preempted_tokens", self._num_preempted_tokens)
         yield Counter("octavo:kv_values_saturated", self._num_saturated())
         yield Counter("octavo:completions_forked", self._num_forks)
-        yield Counter("octavo:steps", self._num_steps)
-        yield Counter("octavo:step_seconds", self._step_seconds)
-        yield Counter("octavo:step_native_seconds", self._native_seconds)
-        yield Counter("octavo:step_tokens", self._num_prefill_rows, {"kind": "prefill"})
-        yield Counter("octavo:step_tokens", self._num_decode_rows, {"kind": "decode"})
 
 
 def _make_spreads(max_model_len: int) -> dict[str, Distribution]:
@@ -286,12 +264,12 @@ def _make_spreads(max_model_len: int) -> dict[str, Distribution]:
         "request_params_max_tokens": lengths,
         "request_params_n": edges.COUNT_EDGES,
         "request_num_preemptions": edges.PREEMPTION_EDGES,
-        "iteration_tokens_total": edges.STEP_TOKEN_EDGES,
     }
     return {f"vllm:{name}": Distribution(own) for name, own in by_name.items()}
 
 
-def _as_histogram(name: str, entry: Distribution) -> Histogram:
+def as_histogram(name: str, entry: Distribution) -> Histogram:
+    """Return the metric of a distribution."""
     up_to = list(accumulate(entry.counts))
     labels = [f"{float(edge)}" for edge in entry.edges]
     return Histogram(name, entry.sum, count=up_to[-1], buckets=dict(zip([*labels, "+Inf"], up_to, strict=True)))

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from octavo.cache_spec import num_attention_groups
-from octavo.frontend.engine_metrics import Counter, Gauge
+from octavo.frontend.engine_metrics import Counter, Gauge, as_histogram
 from octavo.frontend.request_ids import public_request_id
 from octavo.observe.snapshot import (
     SNAPSHOT_SCHEMA,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from octavo.core.block_pool import Block
     from octavo.core.request import Request
     from octavo.core.scheduler import Scheduler
+    from octavo.frontend.engine_metrics import Metric
     from octavo.observe.history import StepHistory
     from octavo.observe.snapshot import WaitReason
 
@@ -105,10 +106,16 @@ class EngineObserver:
             peak_used_blocks=totals.peak_used_blocks,
         )
 
-    def totals(self) -> list[Counter]:
-        """Return how the cache was used since the start. Runs on any thread."""
+    def totals(self) -> list[Metric]:
+        """Return what steps did, and how they used the cache, since the start. Runs on any thread."""
         totals = self._history.totals()
         return [
+            Counter("octavo:steps", totals.num_steps),
+            Counter("octavo:step_seconds", totals.step_seconds),
+            Counter("octavo:step_native_seconds", totals.native_seconds),
+            Counter("octavo:step_tokens", totals.num_prefill_rows, {"kind": "prefill"}),
+            Counter("octavo:step_tokens", totals.num_decode_rows, {"kind": "decode"}),
+            as_histogram("vllm:iteration_tokens_total", self._history.step_tokens),
             Counter("octavo:kv_cache_evictions", totals.num_evictions),
             Counter("octavo:kv_cache_slots_held", totals.num_held_slots),
             Counter("octavo:kv_cache_slots_empty", totals.num_empty_slots),

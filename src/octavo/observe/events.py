@@ -6,6 +6,7 @@ numbers and strings only, and no points in time: whoever listens stamps them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 DeferReason = Literal["seats", "blocks", "token_budget"]
@@ -265,16 +266,21 @@ NULL_SINK: EventSink = NullSink()
 
 
 class EventTee:
-    """Several sinks that hear the same."""
+    """Several sinks that hear the same, but for steps, which not all want."""
 
     enabled = True
 
     def __init__(self, *sinks: EventSink) -> None:
         self._calls = tuple(sink.emit for sink in sinks)
-        self.wants_steps = any(sink.wants_steps for sink in sinks)
+        of_steps = tuple(sink.emit for sink in sinks if sink.wants_steps)
+        self._calls_of: dict[type[Event], tuple[Callable[[Event], None], ...]] = {
+            StepPlanned: of_steps,
+            StepFinished: of_steps,
+        }
+        self.wants_steps = bool(of_steps)
         self.wants_blocks = any(sink.wants_blocks for sink in sinks)
 
     def emit(self, event: Event) -> None:
-        """Pass `event` on to all."""
-        for emit in self._calls:
+        """Pass `event` on to all that want it."""
+        for emit in self._calls_of.get(type(event), self._calls):
             emit(event)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from octavo.observe.distribution import STEP_TOKEN_EDGES, Distribution
 from octavo.observe.events import BlockEvicted
 from octavo.observe.step_clock import StepClock, TimedStep
 
@@ -29,6 +30,11 @@ class StepTotals(NamedTuple):
     """Sums over all steps since the start."""
 
     num_steps: int = 0
+    step_seconds: float = 0.0
+    """Of the data plane."""
+    native_seconds: float = 0.0
+    num_prefill_rows: int = 0
+    num_decode_rows: int = 0
     peak_used_blocks: int = 0
     """Most blocks that running requests held at once."""
     num_evictions: int = 0
@@ -92,6 +98,8 @@ class StepHistory:
         self._step_clock = StepClock()
         self._seconds: deque[_Second] = deque(maxlen=SECONDS_KEPT)
         self._totals = StepTotals()
+        self.step_tokens = Distribution(STEP_TOKEN_EDGES)
+        """As of the last `totals`."""
 
     def emit(self, event: Event) -> None:
         """Take one event, on the engine's thread."""
@@ -143,11 +151,16 @@ class StepHistory:
         num_empty = self._num_paged * sum([-length % block_size for length in lengths])
         self._totals = StepTotals(
             totals.num_steps + 1,
+            totals.step_seconds + step.result.step_seconds,
+            totals.native_seconds + step.result.native_seconds,
+            totals.num_prefill_rows + plan.num_tokens - plan.num_decode_tokens,
+            totals.num_decode_rows + plan.num_decode_tokens,
             max(totals.peak_used_blocks, plan.num_used_blocks),
             totals.num_evictions,
             totals.num_held_slots + plan.num_used_blocks * block_size,
             totals.num_empty_slots + num_empty,
         )
+        self.step_tokens.observe(plan.num_tokens)
         second = int(step.ended_at)
         if not self._seconds or self._seconds[-1].second != second:
             self._seconds.append(_Second(second))

@@ -6,8 +6,7 @@ Native code checks every bound once per call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -54,36 +53,78 @@ RESULT_DTYPE = np.dtype([("token_id", np.int32), ("status", np.int32), ("rank", 
 status 0 the rest means nothing. 1-based rank and logprob of the token only where logprobs are asked for."""
 
 
-_NO_STATE_SAVES: Int32Array = np.empty((0, 4), np.int32)
-_NO_SCORE_IDS: Int32Array = np.empty(0, np.int32)
-_NO_SCORES: Float32Array = np.empty(0, np.float32)
+@dataclass(frozen=True, slots=True)
+class SeatTables:
+    """What is known of each seat. The arrays are the same as long as there are seats; what they hold changes.
 
-
-@dataclass(slots=True)
-class ForwardBatch:
-    """The rows of one step, request by request.
-
-    Shapes: T tokens, R requests.
+    Shapes: S seats.
     """
 
     token_ids: Int32Array
-    """[T]"""
-    positions: Int32Array
-    """[T]"""
-    query_start_loc: Int32Array
-    """[R + 1] rows [query_start_loc[r], query_start_loc[r + 1]) are request r's; the last is T."""
-    seq_lens: Int32Array
-    """[R] tokens including this step's."""
-    block_tables: Sequence[Int32Array]
-    """Per cache group [R, blocks]; only entries of visible positions are read. Of a state group [R, 1]: the slot."""
-    state_saves: Int32Array = field(default_factory=lambda: _NO_STATE_SAVES)
-    """[S, 4] request, group, position, slot: see `core.step.StateSave`."""
+    """[S, longest] prompt, then output."""
+    blocks: tuple[Int32Array, ...]
+    """Per cache group [S, blocks of the longest]; only entries of visible positions are read. A state group has one
+    column, the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """The rows of one step: request by request, of each the tokens after those that were computed, in order.
+
+    Native code takes the fields as they are; what follows from them is here for those who look: the oracle and tests.
+    Shapes: R requests; T rows.
+    """
+
+    tables: SeatTables
+    seats: Int32Array
+    """[R]"""
+    num_computed_tokens: Int32Array
+    """[R]"""
+    num_scheduled_tokens: Int32Array
+    """[R] rows of each, at least 1."""
+    state_saves: Int32Array | None = None
+    """[any, 4] request, group, position, slot: see `core.step.StateSave`."""
+
+    @property
+    def query_start_loc(self) -> Int32Array:
+        """[R + 1] rows [query_start_loc[r], query_start_loc[r + 1]) are request r's; the last is T."""
+        return np.concatenate([[0], np.cumsum(self.num_scheduled_tokens)]).astype(np.int32)
+
+    @property
+    def seq_lens(self) -> Int32Array:
+        """[R] tokens including this step's."""
+        return self.num_computed_tokens + self.num_scheduled_tokens
+
+    @property
+    def positions(self) -> Int32Array:
+        """[T]"""
+        firsts = self.num_computed_tokens - self.query_start_loc[:-1]
+        return np.arange(self.num_rows, dtype=np.int32) + firsts[self._requests]
+
+    @property
+    def token_ids(self) -> Int32Array:
+        """[T]"""
+        return self.tables.token_ids[self.seats[self._requests], self.positions]
+
+    @property
+    def num_rows(self) -> int:
+        """T."""
+        return int(self.num_scheduled_tokens.sum())
+
+    def block_table(self, group: int, request: int) -> Int32Array:
+        """Return the ids of the blocks of one request, or of its slot."""
+        table: Int32Array = self.tables.blocks[group][self.seats[request]]
+        return table
 
     def slots(self, group: int, block_size: int) -> Int64Array:
         """Return where the keys and values of each row go [T]: block * block_size + offset."""
-        requests = np.repeat(np.arange(len(self.seq_lens)), np.diff(self.query_start_loc))
         blocks, offsets = np.divmod(self.positions, block_size)
-        return self.block_tables[group][requests, blocks].astype(np.int64) * block_size + offsets
+        return self.tables.blocks[group][self.seats[self._requests], blocks].astype(np.int64) * block_size + offsets
+
+    @property
+    def _requests(self) -> Int64Array:
+        """[T] whose row it is."""
+        return np.repeat(np.arange(len(self.seats)), self.num_scheduled_tokens)
 
 
 @dataclass(slots=True)
@@ -105,18 +146,18 @@ class AllowedTokens:
 class SampleBatch:
     """Logit rows, and how the token of each is chosen.
 
-    Shapes: N logit rows, M edits, A masks, S tokens to score.
+    Shapes: N logit rows, M edits, A masks, S tokens to score. None where there are none.
     """
 
     choices: npt.NDArray[np.void]
     """[N] `CHOICE_DTYPE`."""
     max_logprobs: int
     """The largest `num_logprobs`, at least -1."""
-    edits: npt.NDArray[np.void]
+    edits: npt.NDArray[np.void] | None = None
     """[M] `EDIT_DTYPE`."""
-    allowed: npt.NDArray[np.uint32]
+    allowed: npt.NDArray[np.uint32] | None = None
     """[A, ceil(V / 32)] one bit per token, the lowest first."""
-    score_ids: Int32Array = field(default_factory=lambda: _NO_SCORE_IDS)
+    score_ids: Int32Array | None = None
     """[S] tokens to score; -1 is none, and scores -inf."""
 
 
@@ -124,16 +165,16 @@ class SampleBatch:
 class SampleOutput:
     """What was chosen.
 
-    Shapes: N logit rows, k the largest `num_logprobs` of the batch, S tokens to score.
+    Shapes: N logit rows, k the largest `num_logprobs` of the batch, S tokens to score. None where nobody asked.
     """
 
     results: npt.NDArray[np.void]
     """[N] `RESULT_DTYPE`."""
-    top_ids: Int32Array
+    top_ids: Int32Array | None = None
     """[N, k] the first `num_logprobs` of a row: logprob descending, id ascending."""
-    top_logprobs: Float32Array
+    top_logprobs: Float32Array | None = None
     """[N, k]"""
-    scores: Float32Array = field(default_factory=lambda: _NO_SCORES)
+    scores: Float32Array | None = None
     """[S]"""
     native_seconds: float = 0.0
 

@@ -18,7 +18,14 @@ from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec
 from octavo.config import LogprobsMode
 from octavo.errors import EngineDeadError, StepCancelledError
 from octavo.native import kernels
-from octavo.program.forward_batch import RESULT_DTYPE, ForwardBatch, Int32Array, SampleBatch, SampleOutput
+from octavo.program.forward_batch import (
+    RESULT_DTYPE,
+    ForwardBatch,
+    Int32Array,
+    SampleBatch,
+    SampleOutput,
+    SeatTables,
+)
 from octavo.program.instructions import Buffer, Instruction, LoweredProgram, Operand, ProgramWeights
 from octavo.program.lowering import lower
 from octavo.program.ops import Program
@@ -72,6 +79,8 @@ class NativeProgram:
         for spec, pool in zip(cache_groups, pools, strict=True):
             self._add_group(spec, pool)
         self._emit(lowered, plan.offsets)
+        self._tables: SeatTables | None = None
+        """Those that native code has."""
         self._is_closed = False
 
     def run(self, batch: ForwardBatch) -> float:
@@ -81,12 +90,14 @@ class NativeProgram:
             ValueError: an index of the batch is out of bounds; nothing was computed.
             StepCancelledError: after `cancel`.
         """
-        seconds = self._usable().run(
-            batch.token_ids,
-            batch.positions,
-            batch.query_start_loc,
-            batch.seq_lens,
-            batch.block_tables,
+        native = self._usable()
+        if batch.tables is not self._tables:
+            native.set_tables(batch.tables.token_ids, list(batch.tables.blocks))
+            self._tables = batch.tables
+        seconds = native.run(
+            batch.seats,
+            batch.num_computed_tokens,
+            batch.num_scheduled_tokens,
             batch.state_saves,
             self._is_main_thread(),
         )
@@ -97,13 +108,13 @@ class NativeProgram:
 
         Raises: as `run`.
         """
-        num_rows, num_top = len(batch.choices), max(0, batch.max_logprobs)
-        output = SampleOutput(
-            results=np.empty(num_rows, RESULT_DTYPE),
-            top_ids=np.zeros((num_rows, num_top), np.int32),
-            top_logprobs=np.zeros((num_rows, num_top), np.float32),
-            scores=np.zeros(len(batch.score_ids), np.float32),
-        )
+        num_rows, num_top = len(batch.choices), batch.max_logprobs
+        output = SampleOutput(np.empty(num_rows, RESULT_DTYPE))
+        if num_top >= 0:
+            output.top_ids = np.zeros((num_rows, num_top), np.int32)
+            output.top_logprobs = np.zeros((num_rows, num_top), np.float32)
+        if batch.score_ids is not None:
+            output.scores = np.zeros(len(batch.score_ids), np.float32)
         seconds = self._usable().sample(
             batch.choices,
             batch.edits,

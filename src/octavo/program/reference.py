@@ -276,7 +276,7 @@ def paged_attention(op: PagedAttention, q: Floats, cache: ReferenceCache, batch:
     starts = batch.query_start_loc.tolist()
     for request, seq_len in enumerate(batch.seq_lens.tolist()):
         begin, end = starts[request], starts[request + 1]
-        table = batch.block_tables[op.cache.group][request]
+        table = batch.block_table(op.cache.group, request)
         for row in range(begin, end):
             position = seq_len - end + row
             first = 0 if op.window is None else max(0, position - op.window + 1)

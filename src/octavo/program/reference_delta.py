@@ -123,11 +123,12 @@ def gated_delta_rule(
 
 def _requests(batch: ForwardBatch, group: int) -> Iterator[_Rows]:
     starts = batch.query_start_loc.tolist()
-    saves = [save for save in batch.state_saves.tolist() if save[1] == group]
+    all_saves = [] if batch.state_saves is None else batch.state_saves.tolist()
+    saves = [save for save in all_saves if save[1] == group]
     for request, seq_len in enumerate(batch.seq_lens.tolist()):
         begin, end = starts[request], starts[request + 1]
         yield _Rows(
-            slot=int(batch.block_tables[group][request, 0]),
+            slot=int(batch.block_table(group, request)[0]),
             begin=begin,
             end=end,
             first_position=seq_len - (end - begin),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from octavo.program.forward_batch import ForwardBatch, SeatTables
 from octavo.runner.hidden_sums import HiddenSums
 from octavo.runner.lazy_memory import lazy_zeros
 from octavo.sampling.sampler import Sampler
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
 
 
 class InputBatch:
-    """Arrays by seat, 0 .. max_num_seqs - 1.
-
-    Shapes:
-        token_ids     [seats, max_model_len]                  prompt, then output
-        block_tables  per group, [seats, ceil(max_model_len / block_size)]; of a state group [seats, 1]
-        flat_token_ids        the same in one dimension
-    """
+    """Arrays by seat, 0 .. max_num_seqs - 1."""
 
     def __init__(
         self,
@@ -48,20 +43,19 @@ class InputBatch:
         """
         self.block_sizes = tuple(block_sizes)
         self.token_ids: Int32Array = lazy_zeros((max_num_seqs, max_model_len), np.int32)
-        self.block_tables: list[Int32Array] = [
+        self.block_tables: tuple[Int32Array, ...] = tuple(
             lazy_zeros((max_num_seqs, -(-max_model_len // block_size) if block_size else 1), np.int32)
             for block_size in self.block_sizes
-        ]
-        self.flat_token_ids = self.token_ids.reshape(-1)
-        self.tables_version = 0
-        """Changes whenever a block table does."""
+        )
+        self._tables = SeatTables(self.token_ids, self.block_tables)
+        self._token_view = memoryview(self.token_ids)  # type: ignore[arg-type]
+        """For single numbers: numpy's ways to many take long for a few, with cold caches 40 µs."""
         self.sampler = Sampler(max_num_seqs, vocab_size)
         self.hidden_sums = HiddenSums(max_num_seqs, hidden_size)
         self._num_blocks = np.zeros((len(self.block_sizes), max_num_seqs), np.int32)
 
     def apply(self, plan: SchedulerOutput) -> None:
         """Take over what changed since the last plan, in the order that `SchedulerOutput` documents."""
-        self.tables_version += bool(plan.assigned or plan.replaced or plan.appended)
         for seat in plan.released_seats:
             self.sampler.release(seat)
             self.hidden_sums.release(seat)
@@ -75,16 +69,20 @@ class InputBatch:
             self.block_tables[append.group][append.seat, start:end] = append.block_ids
             self._num_blocks[append.group, append.seat] = end
 
-    def gather_tables(self, seats: Int32Array) -> list[Int32Array]:
-        """Return per group the block tables [R, blocks of the longest] of these seats, R at least 1."""
-        return [
-            table[seats, : int(counts[seats].max())]
-            for table, counts in zip(self.block_tables, self._num_blocks, strict=True)
-        ]
+    def batch(self, plan: SchedulerOutput) -> ForwardBatch:
+        """Return the rows of a plan that was applied; they are what the seats hold, so valid until the next one is."""
+        saves = [(save.request, save.group, save.position, save.slot) for save in plan.state_saves]
+        return ForwardBatch(
+            self._tables,
+            plan.seats,
+            plan.num_computed_tokens,
+            plan.num_scheduled_tokens,
+            np.array(saves, np.int32) if saves else None,
+        )
 
-    def append_tokens(self, seats: Int32Array, positions: Int32Array, token_ids: Int32Array) -> None:
-        """Write sampled tokens, one per seat, at their positions."""
-        self.token_ids[seats, positions] = token_ids
+    def append_token(self, seat: int, position: int, token_id: int) -> None:
+        """Write a sampled token at its position."""
+        self._token_view[seat, position] = token_id
 
     def _assign(self, assignment: SeatAssignment) -> None:
         seat = assignment.seat

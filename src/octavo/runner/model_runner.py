@@ -9,7 +9,6 @@ import numpy as np
 
 from octavo.core.step import ModelRunnerOutput, NonFiniteError, TokenLogprobs
 from octavo.errors import RequestError
-from octavo.runner.forward_batch import ForwardBatchBuilder
 from octavo.sampling.sampler import SampledRows, ScoredRows
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ class ModelRunner:
         self._program = program
         self._inputs = inputs
         self._memory = memory
-        self._batches = ForwardBatchBuilder(inputs)
         self._started = 0.0
         self._native_seconds = self._forward_seconds = 0.0
 
@@ -68,7 +66,7 @@ class ModelRunner:
         self._inputs.apply(plan)
         self._memory.apply(plan.moves)
         if len(plan.seats):
-            self._native_seconds = self._program.run(self._batches.build(plan))
+            self._native_seconds = self._program.run(self._inputs.batch(plan))
         self._forward_seconds = time.perf_counter() - self._started
 
     def sample(self, plan: SchedulerOutput, masks: AllowedTokens | None = None) -> ModelRunnerOutput:
@@ -80,24 +78,22 @@ class ModelRunner:
             batch, errors = self._inputs.sampler.build(sampled, self._inputs.token_ids, self._scored_rows(plan))
             output = self._program.sample(batch)
             self._native_seconds += output.native_seconds
-            choices = output.results[:num_rows].tolist()
+            choices = output.results.tolist()[:num_rows]
             result.row_errors = {row: _fault(status) for row, (_, status, _, _) in enumerate(choices) if status}
             result.row_errors |= errors
             result.token_ids = [token_id for token_id, _, _, _ in choices]
-            self._append(plan, output.results["token_id"][:num_rows], result.row_errors)
+            self._append(plan, result)
             _gather_logprobs(plan, batch, output, result)
         self._pool(plan, result)
         result.native_seconds, result.forward_seconds = self._native_seconds, self._forward_seconds
         result.step_seconds = time.perf_counter() - self._started
         return result
 
-    def _append(self, plan: SchedulerOutput, token_ids: NDArray[np.int32], row_errors: dict[int, Fault]) -> None:
-        seats, positions = plan.logit_seats, plan.logit_positions
-        if row_errors:
-            good = np.ones(len(seats), np.bool_)
-            good[list(row_errors)] = False
-            seats, positions, token_ids = seats[good], positions[good], token_ids[good]
-        self._inputs.append_tokens(seats, positions, token_ids)
+    def _append(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        places = zip(plan.logit_seats.tolist(), plan.logit_positions.tolist(), result.token_ids, strict=True)
+        for row, (seat, position, token_id) in enumerate(places):
+            if row not in result.row_errors:
+                self._inputs.append_token(seat, position, token_id)
 
     def _pool(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """Add up the rows of pooled requests, and put the sums that are complete in `result`."""
@@ -160,12 +156,17 @@ def _gather_logprobs(
 
 def _token_logprobs(batch: SampleBatch, output: SampleOutput, rows: NDArray[np.int64]) -> list[TokenLogprobs]:
     wanted = batch.choices[["num_logprobs", "first_score", "num_scores"]][rows].tolist()
+    top_ids, top_logprobs = output.top_ids, output.top_logprobs
+    assert top_ids is not None, "some row wants logprobs"
+    assert top_logprobs is not None, "as its ids"
     entries = []
     for row, (count, first_score, num_scores), (token_id, _, rank, logprob) in zip(
         rows.tolist(), wanted, output.results[rows].tolist(), strict=True
     ):
-        token_ids = [token_id, *output.top_ids[row, :count].tolist()]
-        values = [logprob, *output.top_logprobs[row, :count].tolist()]
-        scores = output.scores[first_score : first_score + num_scores].tolist() if num_scores else None
+        token_ids = [token_id, *top_ids[row, :count].tolist()]
+        values = [logprob, *top_logprobs[row, :count].tolist()]
+        scores = None
+        if num_scores and output.scores is not None:
+            scores = output.scores[first_score : first_score + num_scores].tolist()
         entries.append(TokenLogprobs(token_ids, values, rank, scores))
     return entries

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.cache_spec import AttentionGroupSpec
-from octavo.program.forward_batch import EDIT_DTYPE, ForwardBatch, SampleBatch, greedy_choices
+from octavo.program.forward_batch import ForwardBatch, SampleBatch, SeatTables, greedy_choices
 from octavo.program.native import NativeProgram
 from octavo.program.ops import Embedding
 from octavo.runner.cache_memory import READ_SLACK_BYTES
@@ -87,7 +87,7 @@ class StepTimer:
             at_least: seconds they take together, unless `max_runs` come first; two runs there are always.
         """
         batch = make_forward_batch(self._program.cache_groups, shape, self._num_token_ids)
-        rows = _greedy_rows(shape, self._program.vocab_size) if self._has_head else None
+        rows = _greedy_rows(shape) if self._has_head else None
         self._run(batch, rows)
         runs: list[float] = []
         started = time.perf_counter()
@@ -101,7 +101,7 @@ class StepTimer:
         Args: as of `seconds`.
         """
         batch = make_forward_batch(self._program.cache_groups, shape, self._num_token_ids)
-        rows = _greedy_rows(shape, self._program.vocab_size)
+        rows = _greedy_rows(shape)
         self._run(batch, rows)
         self._native.time_stages(True)
         best: StageTimes | None = None
@@ -135,29 +135,24 @@ def cache_pools(groups: Sequence[CacheGroupSpec], shapes: Sequence[StepShape]) -
 
 def make_forward_batch(groups: Sequence[CacheGroupSpec], shape: StepShape, num_token_ids: int) -> ForwardBatch:
     """Return a step of this shape, of all token ids in turn. Blocks lie in no order, as after some time of serving."""
-    query_lens, seq_lens = np.asarray(shape.query_lens), np.asarray(shape.seq_lens)
-    starts = np.concatenate([[0], np.cumsum(query_lens)])
-    request = np.repeat(np.arange(len(query_lens)), query_lens)
-    positions = np.arange(starts[-1]) - starts[request] + (seq_lens - query_lens)[request]
+    query_lens, seq_lens = np.array(shape.query_lens, np.int32), np.array(shape.seq_lens, np.int32)
     tables = []
     for group in groups:
         per_request = _blocks_per_request(group, shape)
         order = np.random.default_rng(0).permutation(per_request * len(seq_lens))
         tables.append(order.astype(np.int32).reshape(len(seq_lens), per_request))
-    return ForwardBatch(
-        token_ids=(np.arange(starts[-1]) % num_token_ids).astype(np.int32),
-        positions=positions.astype(np.int32),
-        query_start_loc=starts.astype(np.int32),
-        seq_lens=seq_lens.astype(np.int32),
-        block_tables=tables,
-    )
+    token_ids = np.zeros((len(seq_lens), max(shape.seq_lens)), np.int32)
+    in_step = np.arange(token_ids.shape[1]) < seq_lens[:, None]
+    in_step &= np.arange(token_ids.shape[1]) >= (seq_lens - query_lens)[:, None]
+    token_ids[in_step] = np.arange(query_lens.sum()) % num_token_ids
+    seats = np.arange(len(seq_lens), dtype=np.int32)
+    return ForwardBatch(SeatTables(token_ids, tuple(tables)), seats, seq_lens - query_lens, query_lens)
 
 
-def _greedy_rows(shape: StepShape, vocab_size: int) -> SampleBatch:
+def _greedy_rows(shape: StepShape) -> SampleBatch:
     """Return the choice of the most probable token for the last rows of a step."""
     num_rows = sum(shape.query_lens)
-    choices = greedy_choices(np.arange(num_rows - shape.num_logit_rows, num_rows))
-    return SampleBatch(choices, -1, np.empty(0, EDIT_DTYPE), np.empty((0, -(-vocab_size // 32)), np.uint32))
+    return SampleBatch(greedy_choices(np.arange(num_rows - shape.num_logit_rows, num_rows)), -1)
 
 
 def _blocks_per_request(group: CacheGroupSpec, shape: StepShape) -> int:

@@ -28,7 +28,6 @@ NO_LOGPROBS = -1
 """`num_logprobs` of a row whose logprobs nobody wants."""
 ALL_ALLOWED = -1
 """`allowed_row` of a row without a mask."""
-_NO_EDITS = np.empty(0, EDIT_DTYPE)
 
 
 @dataclass(slots=True)
@@ -74,7 +73,6 @@ class Sampler:
 
     def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._no_masks = np.empty((0, -(-vocab_size // 32)), np.uint32)
         self._choices = greedy_choices([0] * max_num_seqs)
         """Per seat, how its tokens are chosen."""
         self._is_plain = np.ones(max_num_seqs, np.bool_)
@@ -157,7 +155,7 @@ class Sampler:
         if gathered.rows is not sampled.rows:
             gathered.rows = choices["row"] = sampled.rows
         choices["position"] = sampled.positions
-        batch = SampleBatch(choices, gathered.max_logprobs, _NO_EDITS, self._no_masks)
+        batch = SampleBatch(choices, gathered.max_logprobs)
         errors: dict[int, str | Exception] = {}
         if gathered.special_rows or sampled.masks is not None:
             errors = self._restrict(batch, gathered.special_rows, sampled, token_ids)
@@ -184,7 +182,7 @@ class Sampler:
         if sampled.masks is not None:
             choices["allowed_row"][sampled.masks.rows] = np.arange(len(sampled.masks.rows))
             batch.allowed = sampled.masks.bits
-            masks = list(batch.allowed)
+            masks = list(sampled.masks.bits)
             errors |= {row: GrammarError(reason) for row, reason in sampled.masks.failures.items()}
             self._gathered = None  # the next step may have no masks
         for row in special_rows:
@@ -209,11 +207,12 @@ class Sampler:
             elif mask is not None:
                 choices["allowed_row"][row] = len(masks)
                 masks.append(mask)
-        if pieces:
+        if num_edits:
             batch.edits = np.frombuffer(bytearray().join(pieces), EDIT_DTYPE)
         if has_own_masks:
             batch.allowed = np.stack(masks)
-        batch.score_ids = np.array(score_ids, np.int32)
+        if score_ids:
+            batch.score_ids = np.array(score_ids, np.int32)
         return errors
 
     def _edits_at(self, seat: int, position: int, token_ids: NDArray[np.int32]) -> bytes:
@@ -242,15 +241,17 @@ def _with_scored(batch: SampleBatch, scored: ScoredRows) -> SampleBatch:
     choices["temperature"] = 1.0
     choices["forced_token"] = scored.token_ids
     choices["num_logprobs"] = scored.num_logprobs
+    score_ids = [] if batch.score_ids is None else [batch.score_ids]
     if scored.score_ids:
         choices["num_scores"] = np.concatenate([np.full(len(ids), ids.shape[1]) for ids in scored.score_ids])
-        choices["first_score"] = len(batch.score_ids) + np.cumsum(choices["num_scores"]) - choices["num_scores"]
+        choices["first_score"] = sum(map(len, score_ids)) + np.cumsum(choices["num_scores"]) - choices["num_scores"]
+        score_ids += [ids.reshape(-1) for ids in scored.score_ids]
     return SampleBatch(
         np.concatenate([batch.choices, choices]),
         max(batch.max_logprobs, int(scored.num_logprobs.max())),
         batch.edits,
         batch.allowed,
-        np.concatenate([batch.score_ids, *(ids.reshape(-1) for ids in scored.score_ids)]),
+        np.concatenate(score_ids) if score_ids else None,
     )
 
 
