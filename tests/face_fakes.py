@@ -244,6 +244,7 @@ def make_parts(
         embedding=EmbeddingConfig(pooling_type),
         eos_token_ids=(EOS,),
         max_model_len=max_model_len,
+        way_to_more_length="raise max_model_len",
         max_logprobs=20,
         grammars=GrammarCompiler(tokenizer, vocab_size=vocab_size, eos_token_ids={EOS}),  # type: ignore[arg-type]
         seed=seed,

@@ -38,7 +38,7 @@ RECORDED = {
 }
 """Measured: each with its figure, where it draws one."""
 DRAWN = {
-    "steps": f'octavo explain {MODEL} -p "The capital of France is" --max-tokens 6',
+    "steps": f'octavo explain {MODEL} -p "The capital of France is" --max-tokens 6 --temperature 0',
 }
 """Drawn only: their text is shown as it is now."""
 ROUNDS = 2

@@ -56,6 +56,18 @@ def test_lists_of_numbers_are_checked_with_the_name_of_their_flag() -> None:
     assert "'--batch-sizes': expected whole numbers separated by commas, got '1,x'" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "total"),
+    [
+        (("throughput", "--num-prompts", "3"), "60, 15"),
+        (("latency", "--batch-size", "2", "--num-iters", "2", "--num-iters-warmup", "0"), "80, 20"),
+    ],
+    ids=["throughput", "latency"],
+)
+def test_the_table_calls_the_tokens_of_all_requests_a_total(arguments: tuple[str, ...], total: str) -> None:
+    assert f"\nprompt, output tokens in all  {total}\n" in run(*arguments, *SMALL, "-m", MODEL).stdout
+
+
 def test_throughput_ends_with_its_figures_as_json() -> None:
     document = run_json("throughput", *SMALL, "--num-prompts", "3")
     assert (document["num_requests"], document["num_prompt_tokens"], document["num_output_tokens"]) == (3, 60, 15)

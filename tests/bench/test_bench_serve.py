@@ -146,6 +146,10 @@ def test_every_request_is_sent_and_counted(fake: FakeServer) -> None:
     assert document["recipe"]["workload"]["base_url"] == fake.url
 
 
+def test_the_table_calls_the_tokens_of_all_requests_a_total(fake: FakeServer) -> None:
+    assert "\nprompt, output tokens in all  " in run(fake, "--num-prompts", "3").stdout
+
+
 def test_a_limit_of_requests_at_once_is_kept(fake: FakeServer) -> None:
     document = run_json(fake, "--num-prompts", "12", "--output-len", "5", "--max-concurrency", "3")
     assert document["max_concurrent_requests"] <= 3

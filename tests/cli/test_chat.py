@@ -125,7 +125,7 @@ def test_a_conversation_is_held_kept_and_taken_up_again(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     with open_chat(TINY_DIR / "llama", tmp_path, "--max-tokens", "6", "--system", "Be kind.") as terminal:
         answer = terminal.say("The capital of France")
-        assert "(the answer was cut" in answer
+        assert "(answer cut after 6 tokens, by --max-tokens)" in answer
         assert "prompt tokens, 6 generated" in terminal.say("/stats")
         terminal.type('"""\nfirst line\nsecond line\n"""\n')
         terminal.expect(PROMPT)
@@ -190,9 +190,11 @@ def test_a_pipe_gets_the_answers_alone() -> None:
 
 def test_a_message_that_does_not_fit_is_refused_and_forgotten() -> None:
     long = "word " * 600
-    done = pipe(str(TINY_DIR / "llama"), "--max-tokens", "3", stdin=f"{long}\nshort\n/stats\n")
+    arguments = (str(TINY_DIR / "llama"), "--max-tokens", "3", "--max-model-len", "256")
+    done = pipe(*arguments, stdin=f"{long}\nshort\n/stats\n")
     assert done.returncode == 0, done.stderr
-    assert "the maximum context length is 512 tokens" in done.stderr
+    assert "the maximum context length is 256 tokens" in done.stderr
+    assert "or raise --max-model-len." in done.stderr
     assert "1 turn" in done.stderr
 
 

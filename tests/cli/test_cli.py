@@ -18,6 +18,7 @@ from octavo.cli.generate import _completion_as_json, _json_line
 from octavo.cli.main import main
 from octavo.frontend.llm_engine import LLMEngine
 from octavo.outputs import CompletionOutput, Logprob
+from octavo.vllm_options import HARMLESS, UNSUPPORTED
 
 
 class Engines:
@@ -296,17 +297,58 @@ MODEL_COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("name", MODEL_COMMANDS)
-def test_every_command_takes_its_model_as_argument_or_option(name: str) -> None:
+def command_of(name: str) -> click.Command:
     command: click.Command | None = main
     for part in name.split():
         assert isinstance(command, click.Group)
         command = command.get_command(click.Context(command), part)
     assert command is not None
-    params = [param for param in command.params if param.name in ("model", "model_option")]
+    return command
+
+
+@pytest.mark.parametrize("name", MODEL_COMMANDS)
+def test_every_command_takes_its_model_as_argument_or_option(name: str) -> None:
+    params = [param for param in command_of(name).params if param.name in ("model", "model_option")]
     assert [(type(param), param.opts) for param in params] == [
         (click.Argument, ["model"]), (click.Option, ["-m", "--model"]),
     ]  # fmt: skip
+
+
+ENGINE_COMMANDS = {
+    "bench kernels": (), "bench latency": (), "bench startup": (), "bench throughput": (), "chat": (),
+    "explain": ("-p", "a"), "generate": ("-p", "a"), "inspect": (), "lab batching": (), "roofline": (),
+    "run-batch": ("-i", __file__, "-o", "answers"), "serve": ("--port", "0"), "trace": ("-o", "trace"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINE_COMMANDS)
+def test_every_command_with_engine_options_explains_a_flag_of_vllm_that_it_cannot_follow(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*name.split(), "m", *ENGINE_COMMANDS[name], "--tensor-parallel-size", "2")
+    assert result.exit_code == 1
+    expected = "--tensor-parallel-size=2 is not supported: one process uses all cores; set --num-threads."
+    assert result.stderr.splitlines()[-1] == f"Error: {expected}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODEL_COMMANDS if name != "pull"])
+def test_every_command_with_engine_options_takes_vllms_flags_and_hides_them(name: str) -> None:
+    params = {opt: param for param in command_of(name).params for opt in param.opts}
+    for flag in (*HARMLESS, *UNSUPPORTED):
+        option = params["--" + flag.replace("_", "-")]
+        assert isinstance(option, click.Option)
+        assert option.hidden or option.name == flag, "its own, of that name"
+
+
+def test_flags_of_vllm_that_ask_for_nothing_are_taken_with_one_notice(
+    engines: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = ("--tensor-parallel-size", "1", "--trust-remote-code", "--swap-space", "4", "--enforce-eager")
+    assert run("generate", "m", "-p", "hello", "-q", *flags).stdout == "hello\n"
+    assert engines.configs == [EngineConfig("m", use_tqdm_on_load=False)]
+    (notice,) = caplog.messages
+    assert "trust_remote_code (no remote code is ever run)" in notice
 
 
 @pytest.mark.parametrize("arguments", [("m",), ("-m", "m"), ("--model", "m"), ("m", "-m", "m")], ids=" ".join)

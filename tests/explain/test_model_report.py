@@ -54,6 +54,28 @@ def qwen_directory(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+def run_inspect(model: str, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["inspect", model, *arguments])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_the_sampling_of_a_plain_request_is_told(qwen_directory: str) -> None:
+    plain = "temperature 1, top_p 1, top_k 0, min_p 0, repetition_penalty 1 (none from a generation config)\n"
+    assert f"  sampling         {plain}" in run_inspect(qwen_directory)
+
+
+def test_the_sampling_that_a_model_recommends_is_told(qwen_directory: str) -> None:
+    (Path(qwen_directory) / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "do_sample": true}')
+    recommended = "temperature 0.6, top_p 1, top_k 20, min_p 0, repetition_penalty 1 (temperature, top_k from "
+    assert recommended in run_inspect(qwen_directory)
+    assert json.loads(run_inspect(qwen_directory, "--json"))["default_sampling_params"]["temperature"] == 0.6
+    ignored = run_inspect(
+        qwen_directory, "--generation-config", "vllm", "--override-generation-config", '{"top_p": 0.5}'
+    )
+    assert "temperature 1, top_p 0.5, top_k 0, min_p 0, repetition_penalty 1 (top_p from " in ignored
+
+
 def test_a_config_alone_gives_the_parameters_of_the_real_model(qwen_directory: str) -> None:
     report = inspect_model(EngineConfig(qwen_directory))
     assert not report.has_weights

@@ -25,6 +25,7 @@ def make_processor(
         vocab_size=VOCAB,
         eos_token_ids=(EOS, IM_START),
         max_model_len=MAX_MODEL_LEN,
+        way_to_more_length="raise max_model_len",
         max_logprobs=max_logprobs,
         grammars=GrammarCompiler(tokenizer, vocab_size=VOCAB, eos_token_ids={EOS}),  # type: ignore[arg-type]
         hidden_size=HIDDEN,

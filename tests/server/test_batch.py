@@ -148,6 +148,30 @@ def test_a_custom_id_that_is_used_again_is_refused_with_the_line_that_has_it(tmp
     assert "line 2 has the custom_id of line 1" in fault["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"custom_id": "b"},
+        {**make_request("b"), "method": 5},
+        {"body": {}, "url": ["x"], "custom_id": "b"},
+    ],
+    ids=["alone", "method", "url"],
+)
+def test_a_line_that_is_no_request_keeps_the_custom_id_that_can_be_read(tmp_path: Path, line: Any) -> None:
+    answers = run(tmp_path, make_request("a"), line, make_request("b"))
+    by_id = {answer["custom_id"]: answer for answer in answers}
+    assert "line 2 is not a request" in by_id["b"]["error"]["message"]
+    assert "line 3 has the custom_id of line 2" in by_id[None]["error"]["message"]
+
+
+def test_a_resumed_run_counts_what_failed_before(tmp_path: Path) -> None:
+    lines = [make_request("a"), "{", make_request("b", n=0), make_request("c")]
+    first = run_counted(tmp_path, *lines)
+    assert (first.num_answered, first.num_errors) == (2, 2)
+    again = run_counted(tmp_path, *lines, make_request("d"), make_request("e", n=0))
+    assert (again.num_answered, again.num_errors, again.num_done_before) == (3, 3, 4)
+
+
 def test_a_second_run_does_nothing(tmp_path: Path) -> None:
     lines = [make_request("a"), "{", make_request("a"), "", make_request("b")]
     before = run_counted(tmp_path, *lines)

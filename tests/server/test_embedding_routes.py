@@ -88,7 +88,8 @@ def test_a_prompt_of_the_whole_context_is_embedded_and_one_more_token_is_not(ser
     reply = server.client.post("/v1/embeddings", json={"input": [5] * 513})
     assert reply.status_code == 400
     assert reply.json()["error"]["message"] == (
-        "input has 513 tokens, but the maximum context length is 512 tokens; shorten the input or raise max_model_len."
+        "input has 513 tokens, but the maximum context length is 512 tokens; shorten the input, or use a model that "
+        "was made for longer texts, or extend this one's rope scaling with hf_overrides."
     )
 
 

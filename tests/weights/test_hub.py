@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
+from tiny_models import TINY_DIR
 
 from octavo.errors import ModelLoadError
 from octavo.weights import builtin, hub
@@ -109,7 +117,7 @@ def test_the_pooling_of_a_sentence_transformers_repository_is_fetched_too(
     asked: list[list[str]] = []
 
     def snapshot_of(*_args: object, **_options: object) -> Path:
-        asked.append(_args[3])  # type: ignore[arg-type]
+        asked.append(_args[2])  # type: ignore[arg-type]
         return snapshot
 
     monkeypatch.setattr(hub, "_snapshot", snapshot_of)
@@ -120,6 +128,65 @@ def test_the_pooling_of_a_sentence_transformers_repository_is_fetched_too(
 def test_a_named_file_in_the_cache_is_used_offline(tmp_path: Path) -> None:
     snapshot = make_cached_repository(tmp_path, "org/name", "q4.gguf", "q8.gguf")
     assert resolve_model_files("org/name:q8.gguf", download_dir=tmp_path).path == snapshot / "q8.gguf"
+
+
+def test_the_only_model_of_a_cached_repository_is_found_offline(tmp_path: Path) -> None:
+    snapshot = make_cached_repository(tmp_path, "org/name", "config.json", "gguf/only.gguf")
+    assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / "gguf/only.gguf"
+
+
+def test_a_cached_description_is_no_model_offline(tmp_path: Path) -> None:
+    make_cached_repository(tmp_path, "org/name", "config.json")
+    with pytest.raises(ModelLoadError, match="not in the local cache, and HF_HUB_OFFLINE is set"):
+        resolve_model_files("org/name", download_dir=tmp_path)
+
+
+def inspect_over_network(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    """Run `octavo inspect` on a model of a hub, which is told by the environment alone."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(cache)}
+    environment |= {"NO_PROXY": "*", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-m", "octavo", "inspect", "org/name"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        done = inspect_over_network(endpoint, tmp_path)
+    assert done.returncode == 1
+    assert "Retry" not in done.stderr
+    assert f"not in the local cache, and {endpoint} cannot be reached (ConnectError: " in done.stderr
+
+
+class SlowHub(BaseHTTPRequestHandler):
+    """Has one file of one repository, and thinks before it answers."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        time.sleep(0.3)
+        content = (TINY_DIR / "llama" / "config.json").read_bytes()
+        is_config = self.path == "/org/name/resolve/main/config.json"
+        self.send_response(200 if is_config else 404)
+        for name, value in (("Content-Length", str(len(content))), ("ETag", '"e"'), ("X-Repo-Commit", "0" * 40)):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_slow_hub_serves_its_files(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowHub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = inspect_over_network(f"http://127.0.0.1:{server.server_port}", tmp_path)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert "config alone" in done.stdout
 
 
 def test_offline_without_a_cache_names_the_command(tmp_path: Path) -> None:
@@ -140,6 +207,7 @@ def test_a_repository_without_safetensors_asks_for_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ggufs: list[str], message: str
 ) -> None:
     make_cached_repository(tmp_path, "org/name", "config.json")
+    monkeypatch.setattr(hub, "_why_unreachable", lambda: None)
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["config.json", *ggufs])
     with pytest.raises(ModelLoadError, match=message):
         resolve_model_files("org/name", download_dir=tmp_path)
@@ -147,6 +215,7 @@ def test_a_repository_without_safetensors_asks_for_a_file(
 
 def test_a_repository_with_a_single_gguf_needs_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = make_cached_repository(tmp_path, "org/name", "only.gguf")
+    monkeypatch.setattr(hub, "_why_unreachable", lambda: None)
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: ["only.gguf"])
     assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / "only.gguf"
 
@@ -173,6 +242,7 @@ def test_naming_one_part_of_a_split_model_downloads_all(
 
 def test_a_repository_with_one_split_model_needs_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = make_cached_repository(tmp_path, "org/name", *PARTS)
+    monkeypatch.setattr(hub, "_why_unreachable", lambda: None)
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_, **__: PARTS)
     assert resolve_model_files("org/name", download_dir=tmp_path).path == snapshot / PARTS[0]
 

@@ -209,7 +209,7 @@ def _table(target: Target, form: RequestForm, figures: ServeFigures, errors: Seq
         ("model", form.model),
         ("requests served, failed", f"{figures.num_requests:,}, {figures.num_failed:,}"),
         ("at once, at most", figures.max_concurrent_requests),
-        ("prompt, output tokens", f"{figures.num_prompt_tokens:,}, {figures.num_output_tokens:,}"),
+        ("prompt, output tokens in all", f"{figures.num_prompt_tokens:,}, {figures.num_output_tokens:,}"),
         ("total s", figures.total_s),
         ("requests/s", figures.requests_per_s),
         ("good requests/s", figures.goodput_requests_per_s),

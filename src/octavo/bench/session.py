@@ -77,7 +77,7 @@ class BenchSession:
         total = f"{len(item.prompt)} + {item.output_len} = {len(item.prompt) + item.output_len}"
         raise ConfigError(
             f"input_len and output_len of a request are {total} tokens, and max_model_len is {self.max_model_len}: "
-            "lower them, or raise that as far as the model goes."
+            f"lower them, or {self.built.engine.way_to_more_length}."
         )
 
     def warm_up(self, item: WorkItem) -> None:

@@ -79,7 +79,7 @@ def _table(session: BenchSession, figures: JobFigures, peak_rss: int, more: dict
             ("model", session.config.model),
             ("threads, ISA level", f"{session.built.num_threads}, {session.built.isa}"),
             ("requests", figures.num_requests),
-            ("prompt, output tokens", f"{figures.num_prompt_tokens:,}, {figures.num_output_tokens:,}"),
+            ("prompt, output tokens in all", f"{figures.num_prompt_tokens:,}, {figures.num_output_tokens:,}"),
             ("total s", figures.total_s),
             ("requests/s", figures.requests_per_s),
             ("output tokens/s", figures.output_tokens_per_s),

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from octavo.cli.conversation import Conversation
-from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
-from octavo.cli.generate import sampling_params, summary
+from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options, named_by_flags
 from octavo.cli.line_input import line_history, read_message
 from octavo.cli.model_option import takes_model
 from octavo.cli.option_types import JsonObject
+from octavo.cli.sampling_flags import sampling_flags, sampling_params
+from octavo.cli.summary import ending, summary
 from octavo.errors import ConfigError, EngineDeadError, OctavoError, RequestError
 from octavo.sampling_params import RequestOutputKind
 from octavo.wording import counted
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from octavo.sampling_params import SamplingParams
 
 _PROMPT, _MORE = "> ", ". "
-_SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "stop")
+_SAMPLING = ("seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "stop")
 _HELP = '''\
 /system [TEXT]  begin again with this system message, or without one
 /reset          begin again, with the same system message
@@ -46,14 +47,7 @@ Ctrl-C stops an answer.'''
     type=click.Path(path_type=Path),
     help="Go on with a conversation that was kept; --system replaces its system message.",
 )
-@click.option("--max-tokens", type=int, help="Tokens of each answer.  [default: what the context leaves]")
-@click.option("--temperature", type=float, help="0 is greedy.  [default: the model's]")
-@click.option("--top-p", type=float, help="Share of probability to sample from.  [default: the model's]")
-@click.option("--top-k", type=int, help="Number of tokens to sample from; 0 is all.  [default: the model's]")
-@click.option("--min-p", type=float, help="Least probability relative to the largest.  [default: the model's]")
-@click.option("--repetition-penalty", type=float, help="Above 1 discourages tokens of prompt and output.")
-@click.option("--stop", multiple=True, help="Text that ends an answer; may be given several times.")
-@click.option("--sampling-seed", type=int, help="Seed of each answer; --seed is the engine's.")
+@sampling_flags(max_tokens=None, only=_SAMPLING)
 @click.option(
     "--chat-template-kwargs",
     "variables",
@@ -65,7 +59,6 @@ def command(
     model: str,
     system: str | None,
     path: Path | None,
-    sampling_seed: int | None,
     variables: dict[str, Any] | None,
     **flags: Any,
 ) -> None:
@@ -78,15 +71,12 @@ def command(
         conversation.load(path, system)
     from octavo.llm import LLM
 
-    given = {name: flags[name] for name in _SAMPLING_FLAGS if flags[name] not in (None, ())}
-    if sampling_seed is not None:
-        given["seed"] = sampling_seed
     with LLM(model, **given_engine_options(flags)) as llm:
         if llm.get_tokenizer().chat_template is None:
             raise ConfigError(
                 f"{model} has no chat template: it is no model to talk with; octavo generate continues text"
             )
-        session = _Session(llm, conversation, sampling_params(llm, {"max_tokens": None, **given}), variables or {})
+        session = _Session(llm, conversation, sampling_params(llm, flags, max_tokens=None), variables or {})
         with line_history():
             while session.take_turn():
                 pass
@@ -164,8 +154,9 @@ class _Session:
             click.echo()
             if output is not None and output.error is not None:
                 raise RequestError(output.error.message)
-            if output is not None and output.outputs[0].finish_reason == "length":
-                _note("the answer was cut: --max-tokens, or the length of the context")
+            reason = None if output is None else ending(self._llm, output, output.outputs[0], self._params)
+            if reason is not None:
+                _note(f"answer {reason}")
         except KeyboardInterrupt:
             click.echo()
             _note("stopped")
@@ -173,7 +164,7 @@ class _Session:
             raise
         except OctavoError as error:
             self._conversation.drop_last()
-            _note(str(error))
+            _note(named_by_flags(str(error), of_request=True))
             return
         self._conversation.add("assistant", "".join(pieces))
 
@@ -181,7 +172,7 @@ class _Session:
         if self._last is None or not self._last.finished:
             _note("no answer has ended yet")
             return
-        _note(summary(self._llm, [self._last]))
+        _note(summary(self._llm, [self._last], self._params))
         cached = self._last.num_cached_tokens or 0
         turns = counted(self._conversation.num_turns, "turn")
         _note(f"{counted(cached, 'prompt token')} from the prefix cache, {turns}")

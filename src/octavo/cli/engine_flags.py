@@ -11,9 +11,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from octavo.cli.foreign_flags import PREFIX, engine_foreign_flags, given_foreign_options
 from octavo.cli.option_types import JsonObject
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
+from octavo.vllm_options import drop_foreign_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -22,19 +24,24 @@ _NOT_FLAGS = frozenset({"model"})
 
 
 class EngineCommand(click.Command):
-    """A command with `engine_flags`: its help lists them after its own options, its errors name flags."""
+    """A command with `engine_flags`: it takes vLLM's too, its help lists them last, its errors name flags."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params += engine_foreign_flags(taken={name for param in self.params for name in param.opts})
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error about an option names its flag, not the argument of the API."""
         try:
             return super().invoke(ctx)
         except (ConfigError, RequestError) as error:
-            error.args = (self._with_flag(str(error), of_request=isinstance(error, RequestError)),)
+            error.args = (self.named_by_flags(str(error), of_request=isinstance(error, RequestError)),)
             raise
 
-    def _with_flag(self, message: str, *, of_request: bool) -> str:
+    def named_by_flags(self, message: str, *, of_request: bool) -> str:
         """Put flags in the place of names of options: of a message's first word, and of what can be no other word."""
-        flags = {str(param.name): _flag_of(param) for param in self.params if isinstance(param, click.Option)}
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        flags = {str(option.name).removeprefix(PREFIX): _flag_of(option) for option in options}
 
         def flag_for(name: re.Match[str]) -> str:
             flag = flags.get(f"sampling_{name[0]}") if of_request else None
@@ -56,9 +63,16 @@ class EngineCommand(click.Command):
                 formatter.write_dl(records)
 
 
+def named_by_flags(message: str, *, of_request: bool = False) -> str:
+    """Return a message of the engine with the flags of the command that runs in the place of names of options."""
+    context = click.get_current_context(silent=True)
+    command = None if context is None else context.command
+    return command.named_by_flags(message, of_request=of_request) if isinstance(command, EngineCommand) else message
+
+
 def _flag_of(option: click.Option) -> str:
     """Return the flag that is like the option's name, or its longest."""
-    own = f"--{option.name}".replace("_", "-")
+    own = f"--{str(option.name).removeprefix(PREFIX)}".replace("_", "-")
     return own if own in option.opts else option.opts[-1]
 
 
@@ -81,8 +95,9 @@ def flags_of(cls: type, *, without: Collection[str] = ()) -> Callable[[Command],
 
 
 def given_engine_options(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the engine options among a command's parameters, without those left out."""
-    return given_options(EngineConfig, values)
+    """Return the engine options among a command's parameters, without those left out and those without effect."""
+    given = {**given_options(EngineConfig, values), **given_foreign_options(values)}
+    return drop_foreign_options(given, [entry.name for entry in fields(EngineConfig)])
 
 
 def given_options(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

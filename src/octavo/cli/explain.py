@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
 from octavo.cli.option_types import WholeNumbers
+from octavo.cli.prompt_input import check_system, prompt_flags, read_prompts, rendered
+from octavo.cli.sampling_flags import sampling_flags, sampling_params
+
+if TYPE_CHECKING:
+    from octavo.llm import LLM
+    from octavo.sampling_params import SamplingParams
+
+_DEFAULT_MAX_TOKENS = 8
+"""Every one of them is told."""
 
 
 @click.command("explain", cls=EngineCommand, short_help="Generate, and tell it step by step.")
 @takes_model
-@click.option("-p", "--prompt", "prompts", multiple=True, help="A prompt; several are served together.")
+@prompt_flags
 @click.option(
     "--prompt-token-ids",
     "token_ids",
@@ -23,10 +32,7 @@ from octavo.cli.option_types import WholeNumbers
     multiple=True,
     help="A prompt as ids with commas between, as in 504,3575,282.",
 )
-@click.option("--max-tokens", type=int, default=8, show_default=True, help="Tokens to generate for each prompt.")
-@click.option("--n", type=int, default=1, show_default=True, help="Answers to each prompt.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--ignore-eos", is_flag=True, help="Go on after the end-of-text token.")
+@sampling_flags(max_tokens=_DEFAULT_MAX_TOKENS, without=("logprobs",))
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document instead of text.")
 @click.option("--plot", metavar="FILE", help="Draw the steps too, as .svg, .png or .pdf.")
 @engine_flags
@@ -36,6 +42,9 @@ def command(
     /,
     model: str,
     prompts: Sequence[str],
+    prompt_file: IO[str] | None,
+    chat: bool,
+    system: str | None,
     token_ids: Sequence[tuple[int, ...]],
     as_json: bool,
     plot: str | None,
@@ -44,27 +53,24 @@ def command(
     """Generate, and tell it step by step: what is fed, what comes out, what the KV cache holds.
 
     All of it is recorded from the running engine. With several prompts: who is in each step, and which blocks are
-    shared.
+    shared. Prompts and sampling are those of octavo generate.
     """
-    given: list[Any] = [*prompts, *({"prompt_token_ids": list(ids)} for ids in token_ids)]
-    if not given:
-        raise click.UsageError("give at least one --prompt or --prompt-token-ids")
+    check_system(system, chat)
+    ids: list[Any] = [{"prompt_token_ids": list(prompt)} for prompt in token_ids]
+    texts = [] if ids and not prompts and prompt_file is None else read_prompts(prompts, prompt_file)
     from octavo.config import EngineConfig
     from octavo.explain.views import check_plot_path
     from octavo.explain.walkthrough import walk_through
     from octavo.explain.walkthrough_text import walkthrough_lines
-    from octavo.sampling_params import SamplingParams
 
     if plot is not None:
         check_plot_path(plot)
-    params = SamplingParams(
-        n=flags["n"],
-        temperature=flags["temperature"],
-        max_tokens=flags["max_tokens"],
-        ignore_eos=flags["ignore_eos"],
-        seed=flags["seed"],
-    )
-    story = walk_through(EngineConfig.from_options(model, **given_engine_options(flags)), given, params)
+
+    def requests(llm: LLM) -> tuple[list[Any], SamplingParams]:
+        params = sampling_params(llm, flags, max_tokens=_DEFAULT_MAX_TOKENS)
+        return [*(rendered(llm, text, chat, system) for text in texts), *ids], params
+
+    story = walk_through(EngineConfig.from_options(model, **given_engine_options(flags)), requests)
     if as_json:
         click.echo(json.dumps(story.to_json()))
     else:

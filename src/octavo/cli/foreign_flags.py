@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -16,18 +15,16 @@ logger = logging.getLogger("octavo")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SWITCHES = frozenset(
-    {
-        "async_scheduling",
-        "disable_custom_all_reduce",
-        "disable_log_requests",
-        "disable_log_stats",
-        "enforce_eager",
-        "scheduler_reserve_full_isl",
-        "trust_remote_code",
-    }
-)
-"""Of the harmless: those that take no value."""
+_SWITCHES = {
+    "async_scheduling",
+    "disable_custom_all_reduce",
+    "disable_log_requests",
+    "disable_log_stats",
+    "enforce_eager",
+    "scheduler_reserve_full_isl",
+    "trust_remote_code",
+} | {name for name, (neutral, _) in UNSUPPORTED.items() if False in neutral}
+"""Of the engine's: those that take no value."""
 _SERVER_FLAGS = {
     "api_server_count": "there is one process",
     "chat_template_content_format": "it is read off the template",
@@ -43,40 +40,49 @@ _SERVER_FLAGS = {
 }
 """Flags of vLLM's server without an effect, and why nothing is lost."""
 _SERVER_SWITCHES = ("disable_", "enable_")
-_PREFIX, _SERVER_PREFIX = "foreign_", "foreign_server_"
+PREFIX = "foreign_"
+"""Of the parameters that hold the engine's."""
+_SERVER_PREFIX = "server_foreign_"
 
 
-def foreign_flags(*, without: type) -> Callable[[Command], Command]:
-    """Return what adds a hidden flag for each of vLLM's options that is not a field of a dataclass."""
-    own = {entry.name for entry in fields(without)}
+def engine_foreign_flags(taken: Collection[str]) -> list[click.Option]:
+    """Return a hidden flag for each of vLLM's engine options whose flag a command does not have itself."""
+    names = [name for name in sorted(HARMLESS.keys() | UNSUPPORTED.keys()) if _flag(name) not in taken]
+    return [
+        click.Option([_declared(name, name in _SWITCHES), PREFIX + name], default=None, hidden=True) for name in names
+    ]
 
-    def add(command: Command) -> Command:
-        for name in sorted((HARMLESS.keys() | UNSUPPORTED.keys()) - own):
-            flag = "--" + name.replace("_", "-")
-            if name in _SWITCHES or False in UNSUPPORTED.get(name, ((), ""))[0]:
-                flag = f"{flag}/--no-{flag[2:]}"
-            command = click.option(flag, _PREFIX + name, default=None, hidden=True)(command)
-        for name in _SERVER_FLAGS:
-            flag = "--" + name.replace("_", "-")
-            flag = f"{flag}/--no-{flag[2:]}" if name.startswith(_SERVER_SWITCHES) else flag
-            command = click.option(flag, _SERVER_PREFIX + name, default=None, hidden=True)(command)
-        return command
 
-    return add
+def server_foreign_flags(command: Command) -> Command:
+    """Add a hidden flag for each of vLLM's flags of a server that has no effect here."""
+    for name in _SERVER_FLAGS:
+        declared = _declared(name, name.startswith(_SERVER_SWITCHES))
+        command = click.option(declared, _SERVER_PREFIX + name, default=None, hidden=True)(command)
+    return command
 
 
 def given_foreign_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's among such flags of a command, by the option's name; give one notice about the server's."""
-    given = {name: value for name, value in values.items() if name.startswith(_PREFIX) and value is not None}
-    server = sorted(name.removeprefix(_SERVER_PREFIX) for name in given if name.startswith(_SERVER_PREFIX))
-    if server:
-        reasons = "; ".join(f"{name} ({_SERVER_FLAGS[name]})" for name in server)
-        logger.warning("options without effect: %s", reasons)
+    """Return the engine's among such flags of a command, by the option's name."""
     return {
-        name.removeprefix(_PREFIX): _value(value)
-        for name, value in given.items()
-        if not name.startswith(_SERVER_PREFIX)
+        name.removeprefix(PREFIX): _value(value)
+        for name, value in values.items()
+        if name.startswith(PREFIX) and value is not None
     }
+
+
+def note_server_flags(values: Mapping[str, Any]) -> None:
+    """Give one notice about the server's among such flags of a command."""
+    names = sorted(name for name in _SERVER_FLAGS if values.get(_SERVER_PREFIX + name) is not None)
+    if names:
+        logger.warning("options without effect: %s", "; ".join(f"{name} ({_SERVER_FLAGS[name]})" for name in names))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _declared(name: str, is_switch: bool) -> str:
+    return f"{_flag(name)}/--no-{_flag(name)[2:]}" if is_switch else _flag(name)
 
 
 def _value(text: Any) -> Any:

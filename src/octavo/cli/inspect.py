@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,13 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.sampling_params import SamplingParams
 from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.explain.model_report import LoadReport, ModelReport
 
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _KINDS = {"full": "attention", "sliding": "attention", "state": "Gated DeltaNet"}
 
 
@@ -53,6 +55,7 @@ def _lines(report: ModelReport) -> Iterator[str]:
             ("layers", f"{report.num_layers} of width {report.hidden_size:,}"),
             ("vocabulary", f"{report.vocab_size:,}"),
             ("context", counted(report.max_model_len, "token")),
+            ("sampling", _sampling(report.default_sampling_params)),
             ("largest step", f"{_size(report.activation_bytes)} for {counted(report.max_num_batched_tokens, 'token')}"),
             ("rotation tables", _size(report.rope_table_bytes)),
         ]
@@ -84,6 +87,14 @@ def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
     for fit in load.requests:
         requests = f"{counted(fit.num_requests, 'request'):>15} of {counted(fit.num_tokens, 'token')}"
         yield f"    {requests}, {_size(fit.bytes_per_request)} each"
+
+
+def _sampling(defaults: Mapping[str, float | None]) -> str:
+    """Return how the tokens of a plain request are chosen; how many they are differs between commands and APIs."""
+    plain = SamplingParams()
+    values = ", ".join(f"{name} {defaults[name]:g}" for name in _SAMPLING)
+    own = ", ".join(name for name in _SAMPLING if defaults[name] != getattr(plain, name))
+    return f"{values} ({own or 'none'} from a generation config)"
 
 
 def _facts(facts: list[tuple[str, str]]) -> Iterator[str]:

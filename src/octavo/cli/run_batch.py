@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_op
 from octavo.cli.model_option import takes_model
 from octavo.cli.server_extra import server_extra
 from octavo.wording import counted
+
+if TYPE_CHECKING:
+    from octavo.server.batch import BatchCounts
 
 
 @click.command("run-batch", cls=EngineCommand)
@@ -61,5 +64,10 @@ def command(
         shows_progress=not quiet and sys.stderr.isatty(),
     )
     if not quiet:
-        before = f", {counts.num_done_before} of them before" if counts.num_done_before else ""
-        click.echo(f"{counted(counts.num_lines, 'line')} answered{before}; {counts.num_errors} with an error", err=True)
+        click.echo(_summary(counts), err=True)
+
+
+def _summary(counts: BatchCounts) -> str:
+    """One line: what the output holds of the batch, and how many of its lines this run found there."""
+    text = f"{counted(counts.num_lines, 'line')}: {counts.num_answered:,} answered, {counts.num_errors:,} with an error"
+    return f"{text} (done before: {counted(counts.num_done_before, 'line')})" if counts.num_done_before else text

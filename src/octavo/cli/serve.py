@@ -11,7 +11,7 @@ import click
 from octavo import envs
 from octavo.cli.config_file import config_option
 from octavo.cli.engine_flags import EngineCommand, engine_flags, flags_of, given_engine_options, given_options
-from octavo.cli.foreign_flags import foreign_flags, given_foreign_options
+from octavo.cli.foreign_flags import note_server_flags, server_foreign_flags
 from octavo.cli.model_option import takes_model
 from octavo.cli.server_extra import server_extra
 from octavo.server.address import check_address
@@ -31,7 +31,7 @@ _DEFAULT_TARGET_ITL_MS = 200.0
 @flags_of(ServerOptions)
 @flags_of(RequestLimits, without={"allow_request_chat_template"})
 @engine_flags
-@foreign_flags(without=ServerOptions)
+@server_foreign_flags
 @click.pass_context
 def command(ctx: click.Context, /, model: str, **flags: Any) -> None:
     """Serve a model over OpenAI's and Anthropic's HTTP APIs.
@@ -48,11 +48,8 @@ def command(ctx: click.Context, /, model: str, **flags: Any) -> None:
     limits = RequestLimits(
         **given_options(RequestLimits, flags), allow_request_chat_template=options.trust_request_chat_template
     )
-    engine_options = {
-        "target_itl_ms": _DEFAULT_TARGET_ITL_MS,
-        **given_engine_options(flags),
-        **given_foreign_options(flags),
-    }
+    note_server_flags(flags)
+    engine_options = {"target_itl_ms": _DEFAULT_TARGET_ITL_MS, **given_engine_options(flags)}
     from octavo.config import EngineConfig
     from octavo.frontend.start import start_engine
 

@@ -38,7 +38,7 @@ class AdmissionPolicy:
             with_output = ", and with 1 output token it" if least else ", and"
             raise RequestError(
                 f"the prompt has {prompt_len} tokens{with_output} exceeds max_model_len = {limit}; "
-                f"shorten it to at most {limit - least} tokens or raise max_model_len",
+                f"shorten it to at most {limit - least} tokens",
                 parameter="prompt",
                 value=prompt_len,
             )

@@ -16,6 +16,7 @@ import numpy as np
 from octavo.cache_spec import AttentionGroupSpec, CacheGroupSpec, StateGroupSpec
 from octavo.core.cache_groups import make_paged_groups
 from octavo.formats.gguf_types import GgufType
+from octavo.frontend.generation_defaults import RECOMMENDED
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.resolve import (
     cache_bytes,
@@ -100,6 +101,8 @@ class ModelReport:
     vocab_size: int
     max_model_len: int
     """As the options want it, else as the model was made for."""
+    default_sampling_params: Mapping[str, float | None]
+    """What a request gets that says nothing, of those that a generation config can set."""
     parameters: int
     embedding_parameters: int
     activation_bytes: int
@@ -159,6 +162,7 @@ def inspect_model(config: EngineConfig) -> ModelReport:
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
         max_model_len=program.max_model_len,
+        default_sampling_params={name: getattr(model.default_sampling_params, name) for name in RECOMMENDED.values()},
         parameters=sum(sizes.values()),
         embedding_parameters=spec.vocab_size * spec.hidden_size,
         activation_bytes=activations,

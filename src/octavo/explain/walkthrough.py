@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,8 +117,13 @@ class Walkthrough:
         return document | {"token_texts": {token_id: self.text(token_id) for token_id in self.token_bytes}}
 
 
-def walk_through(config: EngineConfig, prompts: Sequence[Any], params: SamplingParams) -> Walkthrough:
+def walk_through(
+    config: EngineConfig, make_requests: Callable[[LLM], tuple[Sequence[Any], SamplingParams]]
+) -> Walkthrough:
     """Load a model, generate for all prompts at once, and tell what happened.
+
+    Args:
+        make_requests: returns the prompts, and what they are sampled with.
 
     Raises: `ConfigError`, `ModelLoadError`, `RequestError`.
     """
@@ -126,7 +131,7 @@ def walk_through(config: EngineConfig, prompts: Sequence[Any], params: SamplingP
     built = build(config, events=watcher)
     observer = watcher.observer = built.make_observer()
     with LLM.from_engine(built.engine) as llm:
-        outputs = llm.generate(prompts, params, use_tqdm=False)
+        outputs = llm.generate(*make_requests(llm), use_tqdm=False)
         tokenizer = llm.get_tokenizer()
     rows = _rows(watcher, outputs, observer)
     ids = {token_id for output in outputs for token_id in _token_ids(output)}

@@ -13,6 +13,7 @@ from octavo.core.kv_cache_manager import KVCacheManager
 from octavo.core.scheduler import Scheduler
 from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.fingerprint import numeric_fingerprint
+from octavo.frontend.length_advice import way_to_more_length
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
 from octavo.frontend.model_weights import load_model_weights
@@ -129,6 +130,7 @@ def build(
             embedding=model.embedding,
             eos_token_ids=ends,
             max_model_len=scheduling.max_model_len,
+            way_to_more_length=way_to_more_length(config, model, scheduling),
             max_logprobs=config.max_logprobs,
             grammars=grammars,
             seed=config.seed,

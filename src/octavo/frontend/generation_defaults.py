@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from octavo.config import EngineConfig
 
 _FILE_NAME = "generation_config.json"
-_PARAMETERS = {
+RECOMMENDED = {
     "repetition_penalty": "repetition_penalty",
     "temperature": "temperature",
     "top_k": "top_k",
@@ -33,7 +33,7 @@ def default_sampling_params(config: EngineConfig, model_dir: Path | None) -> Sam
     Raises: `ConfigError` for a value that cannot be used, naming the way around it.
     """
     values = {**_read(config.generation_config, model_dir), **(config.override_generation_config or {})}
-    known = {_PARAMETERS[name]: value for name, value in values.items() if name in _PARAMETERS and value is not None}
+    known = {RECOMMENDED[name]: value for name, value in values.items() if name in RECOMMENDED and value is not None}
     try:
         return SamplingParams(**known)
     except RequestError as error:

@@ -76,6 +76,7 @@ class InputProcessor:
     Args:
         vocab_size: width of the logits, which may be more than the tokenizer's number of tokens.
         eos_token_ids: every id that ends a generation, the tokenizer's own first.
+        way_to_more_length: what allows longer prompts than `max_model_len`: see length_advice.py.
         max_logprobs: most logprobs a position may report; -1 for no limit.
         grammars: compiles what `structured_outputs` asks for.
         hidden_size: of the longest embedding.
@@ -89,6 +90,7 @@ class InputProcessor:
         vocab_size: int,
         eos_token_ids: Sequence[int],
         max_model_len: int,
+        way_to_more_length: str,
         max_logprobs: int,
         grammars: GrammarCompiler,
         hidden_size: int,
@@ -99,6 +101,7 @@ class InputProcessor:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._way_to_more_length = way_to_more_length
         self._grammars = grammars
         self._hidden_size = hidden_size
         self._embedding = embedding
@@ -202,7 +205,7 @@ class InputProcessor:
 
     def _length_rule(self) -> str:
         limit = f"the maximum context length is {self._max_model_len} tokens, prompt and output together"
-        return f"{limit}; shorten the prompt or raise max_model_len"
+        return f"{limit}; shorten the prompt, or {self._way_to_more_length}"
 
     def _finish(self, parsed: _Parsed, checked: _CheckedParams | RequestError) -> EngineInput | RequestError:
         if parsed.error is not None:

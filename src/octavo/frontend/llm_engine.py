@@ -62,6 +62,8 @@ class EngineParts:
     eos_token_ids: tuple[int, ...]
     """Every id that ends a generation, the tokenizer's own first."""
     max_model_len: int
+    way_to_more_length: str
+    """See length_advice.py."""
     max_logprobs: int
     grammars: GrammarCompiler
     seed: int
@@ -77,6 +79,7 @@ class LLMEngine:
         self.tokenizer = parts.tokenizer
         self.default_sampling_params = parts.default_sampling_params
         self.max_model_len = parts.max_model_len
+        self.way_to_more_length = parts.way_to_more_length
         self.max_logprobs = parts.max_logprobs
         self.vocab_size = parts.vocab_size
         self.weight_formats = parts.weight_formats
@@ -99,6 +102,7 @@ class LLMEngine:
             vocab_size=parts.vocab_size,
             eos_token_ids=parts.eos_token_ids,
             max_model_len=parts.max_model_len,
+            way_to_more_length=parts.way_to_more_length,
             max_logprobs=parts.max_logprobs,
             grammars=parts.grammars,
             hidden_size=parts.hidden_size,

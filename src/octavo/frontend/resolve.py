@@ -52,6 +52,7 @@ class ModelDescription:
     """None if there is a config alone."""
     float_type: GgufType
     """Of weights that are not there: what the config says they are stored in."""
+    default_sampling_params: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def max_model_len(config: EngineConfig, spec: DecoderSpec) -> int | None:
     if int(wanted) > model_length:
         raise ConfigError(
             f"max_model_len ({wanted}) is more than the {model_length} tokens that the model was made for: lower it, "
-            "or change the model's rope scaling with hf_overrides."
+            "or, of a model with a config.json, extend the rope scaling with hf_overrides."
         )
     return int(wanted)
 
@@ -227,7 +228,8 @@ def _describe_gguf(config: EngineConfig, file: GgufFile) -> ModelDescription:
     permuted = (spec.num_heads, spec.num_kv_heads) if architecture.permuted_qk else None
     checkpoint = checkpoint_from_gguf(file, sandwich=spec.block == "sandwich", permuted_heads=permuted)
     name = file.require("general.architecture", str)
-    return ModelDescription(name, spec, architecture.adapt(checkpoint, spec), GgufType.F32)
+    checkpoint = architecture.adapt(checkpoint, spec)
+    return ModelDescription(name, spec, checkpoint, GgufType.F32, default_sampling_params(config, None))
 
 
 def _describe_directory(config: EngineConfig, files: ModelFiles) -> ModelDescription:
@@ -244,7 +246,8 @@ def _describe_directory(config: EngineConfig, files: ModelFiles) -> ModelDescrip
             tensors, str(files.path), norm_offset=architecture.norm_offset, scheme=read_scheme(values, source)
         )
         checkpoint = architecture.adapt(checkpoint, spec)
-    return ModelDescription(_architecture_name(values), spec, checkpoint, _float_type(values))
+    sampling = default_sampling_params(config, files.path)
+    return ModelDescription(_architecture_name(values), spec, checkpoint, _float_type(values), sampling)
 
 
 def _architecture_name(values: Mapping[str, Any]) -> str:
@@ -263,16 +266,16 @@ def _resolve_model(config: EngineConfig, files: ModelFiles) -> ResolvedModel:
     beside_weights: GgufFile | Path
     if files.kind == "gguf":
         beside_weights = file = open_gguf(files.path)
-        description, directory = _describe_gguf(config, file), None
+        description = _describe_gguf(config, file)
     else:
-        beside_weights = directory = files.path
+        beside_weights = files.path
         description = _describe_directory(config, files)
     assert description.checkpoint is not None, "files with weights were asked for"
     return ResolvedModel(
         spec=description.spec,
         checkpoint=description.checkpoint,
         beside_weights=beside_weights,
-        default_sampling_params=default_sampling_params(config, directory),
+        default_sampling_params=description.default_sampling_params,
         embedding=embedding_config(config.pooling_type, beside_weights),
     )
 

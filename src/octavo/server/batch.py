@@ -45,12 +45,16 @@ _PARSERS: dict[str, tuple[Callable[[bytes, ProtocolContext], Call], Mapping[str,
 
 @dataclass(slots=True)
 class BatchCounts:
-    """How a run went."""
+    """How a batch stands: what earlier runs did is part of it."""
 
     num_lines: int = 0
     num_done_before: int = 0
     num_errors: int = 0
-    """Of this run."""
+
+    @property
+    def num_answered(self) -> int:
+        """Lines that were served."""
+        return self.num_lines - self.num_errors
 
 
 @dataclass(slots=True)
@@ -164,9 +168,9 @@ class BatchRunner:
         params = job.call.params
         if isinstance(params, PoolingParams):
             return params
-        if params.seed is None and job.line.request is not None:
+        if params.seed is None:
             params = params.clone()
-            params.seed = _hashed(f"{self._seed}:{prompt_index}:{job.line.request.custom_id}")
+            params.seed = _hashed(f"{self._seed}:{prompt_index}:{job.line.custom_id}")
         return params
 
     def _collect(self, output: RequestOutput) -> Iterator[BatchLine]:
@@ -209,9 +213,9 @@ def run_batch(
     from tqdm import tqdm
 
     with BatchOutput(output_path) as output:
-        is_done = [line.id in output.done for line in read_lines(input_path)]
-        counts = BatchCounts(len(is_done), sum(is_done))
-        if all(is_done):
+        errors = [output.done.get(line.id) for line in read_lines(input_path)]
+        counts = BatchCounts(len(errors), len(errors) - errors.count(None), errors.count(True))
+        if counts.num_done_before == counts.num_lines:
             return counts
         created = int(input_path.stat().st_mtime)
         todo = (line for line in read_lines(input_path) if line.id not in output.done)

@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -60,18 +61,27 @@ class NumberedLine(msgspec.Struct):
     text: bytes
     id: str
     """Of its answer."""
+    custom_id: str | None
+    """None if there is none to be read, or if an earlier line has it: an answer belongs to one line."""
     request: BatchRequest | None
     """None if it is not one."""
     fault: str | None
     """Why not, or what else is wrong with the line."""
 
 
-class _LineId(msgspec.Struct):
+class _CustomId(msgspec.Struct):
+    custom_id: str
+
+
+class _Answered(msgspec.Struct):
     id: str
+    error: Any = None
 
 
 _REQUESTS = msgspec.json.Decoder(BatchRequest)
-_LINE_IDS = msgspec.json.Decoder(_LineId)
+_CUSTOM_IDS = msgspec.json.Decoder(_CustomId)
+_ANSWERED = msgspec.json.Decoder(_Answered)
+_NOT_DECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _ANSWER_START = b'{"id":"batch_'
 """How each line of the output starts: what a kill left of one can be told from a stranger's file."""
 
@@ -95,14 +105,24 @@ def _numbered(number: int, text: bytes, first_lines: dict[str, int]) -> Numbered
     request, fault = None, None
     try:
         request = _REQUESTS.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        custom_id: str | None = request.custom_id
+    except _NOT_DECODED as error:
         fault = f"line {number} is not a request of a batch: {str(error).replace('`', '')}"
-    if request is not None:
-        first = first_lines.setdefault(request.custom_id, number)
+        custom_id = _readable_custom_id(text)
+    if custom_id is not None:
+        first = first_lines.setdefault(custom_id, number)
         if first == number:
-            return NumberedLine(number, text, _answer_id(request.custom_id), request, None)
-        fault = f"line {number} has the custom_id of line {first}, {request.custom_id[:64]!r}; each must be used once"
-    return NumberedLine(number, text, f"batch_line_{number}", None, fault)
+            return NumberedLine(number, text, _answer_id(custom_id), custom_id, request, fault)
+        fault = f"line {number} has the custom_id of line {first}, {custom_id[:64]!r}; each must be used once"
+    return NumberedLine(number, text, f"batch_line_{number}", None, None, fault)
+
+
+def _readable_custom_id(text: bytes) -> str | None:
+    """Return the custom_id of a line that is no request, if it has one."""
+    try:
+        return _CUSTOM_IDS.decode(text).custom_id
+    except _NOT_DECODED:
+        return None
 
 
 def _answer_id(custom_id: str) -> str:
@@ -132,6 +152,7 @@ class BatchOutput:
         try:
             self._lock()
             self.done = self._repair()
+            """By the id of each answer: whether it is an error."""
         except BaseException:
             self._file.close()
             raise
@@ -149,7 +170,7 @@ class BatchOutput:
         rest = memoryview(msgspec.json.encode(line) + b"\n")
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
-        self.done.add(line.id)
+        self.done[line.id] = line.error is not None
 
     def _lock(self) -> None:
         try:
@@ -157,16 +178,17 @@ class BatchOutput:
         except OSError:
             raise ConfigError(f"another run writes to {self._path}; wait for its end, or name another file.") from None
 
-    def _repair(self) -> set[str]:
-        """Cut off what a kill left of the last line; return the ids of the others."""
-        done: set[str] = set()
+    def _repair(self) -> dict[str, bool]:
+        """Cut off what a kill left of the last line; return what the others are."""
+        done: dict[str, bool] = {}
         end = 0
         with self._path.open("rb") as lines:
             for number, text in enumerate(lines, 1):
                 if not text.endswith(b"\n"):
                     self._check_torn(text, number)
                     break
-                done.add(self._id_of(text, number))
+                answered = self._answered(text, number)
+                done[answered.id] = answered.error is not None
                 end += len(text)
         self._file.truncate(end)
         return done
@@ -176,10 +198,10 @@ class BatchOutput:
         if text[: len(_ANSWER_START)] != _ANSWER_START[: len(text)]:
             raise self._foreign(number)
 
-    def _id_of(self, text: bytes, number: int) -> str:
+    def _answered(self, text: bytes, number: int) -> _Answered:
         try:
-            return _LINE_IDS.decode(text).id
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _ANSWERED.decode(text)
+        except _NOT_DECODED:
             raise self._foreign(number) from None
 
     def _foreign(self, number: int) -> ConfigError:
@@ -190,5 +212,4 @@ class BatchOutput:
 
 def make_line(line: NumberedLine, status: int, body: bytes, error: BatchError | None = None) -> BatchLine:
     """Return the answer to a line."""
-    custom_id = None if line.request is None else line.request.custom_id
-    return BatchLine(line.id, custom_id, BatchResponse(status, line.id, msgspec.Raw(body)), error)
+    return BatchLine(line.id, line.custom_id, BatchResponse(status, line.id, msgspec.Raw(body)), error)

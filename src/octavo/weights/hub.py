@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Literal, TypeVar
 
 from octavo.errors import ModelLoadError
 from octavo.formats.gguf_split import models_among, part_names
+from octavo.observe.patience import told_if_slow
 from octavo.weights.builtin_models import BUILTIN_MODELS
 
 T = TypeVar("T")
@@ -64,10 +66,11 @@ def resolve_model_files(
     match = _HUB_ID.fullmatch(text)
     if match is None or match["repo"].endswith((".gguf", ".safetensors")):
         raise ModelLoadError(_not_found(text))
+    hub = _open_hub(revision, download_dir)
     repo, file = match["repo"], match["file"]
     if file is not None:
-        return ModelFiles("gguf", _hub_gguf(repo, file, revision, download_dir), text)
-    return _hub_snapshot(repo, revision, download_dir)
+        return ModelFiles("gguf", _hub_gguf(hub, repo, file), text)
+    return _hub_snapshot(hub, repo)
 
 
 def resolve_description_files(
@@ -77,7 +80,7 @@ def resolve_description_files(
 ) -> ModelFiles:
     """Find what says how a model is built: as `resolve_model_files`, but a config.json without weights will do.
 
-    Of a hub repository the config alone is downloaded.
+    Of a hub repository the config is downloaded, and the generation config that may lie beside it.
 
     Raises: ModelLoadError that names what was tried and the way out.
     """
@@ -88,7 +91,10 @@ def resolve_description_files(
     match = _HUB_ID.fullmatch(text)
     if os.path.exists(path) or text in BUILTIN_MODELS or match is None or match["file"] is not None:
         return resolve_model_files(text, revision, download_dir)
-    config = _hub_file(match["repo"], "config.json", revision, download_dir)
+    hub = _open_hub(revision, download_dir)
+    config = _hub_file(hub, match["repo"], "config.json")
+    with contextlib.suppress(ModelLoadError):  # a model need not have one
+        _hub_file(hub, match["repo"], "generation_config.json")
     return ModelFiles("config", config.parent, text)
 
 
@@ -109,7 +115,7 @@ def resolve_tokenizer_path(
         return path
     match = _HUB_ID.fullmatch(text)
     if not os.path.exists(path) and match is not None and match["file"] is None and text not in BUILTIN_MODELS:
-        return _snapshot(match["repo"], revision, download_dir, _ALLOWED_FOR_TOKENIZER)
+        return _snapshot(_open_hub(revision, download_dir), match["repo"], _ALLOWED_FOR_TOKENIZER)
     return resolve_model_files(text, revision, download_dir).path
 
 
@@ -144,30 +150,64 @@ def _local(path: Path, name: str) -> ModelFiles:
     raise ModelLoadError(f"{path}: holds neither .safetensors nor .gguf files")
 
 
-def _hub_file(repo: str, file: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
-    from huggingface_hub import hf_hub_download  # 0.3 s to import: only for hub models
+@dataclass(frozen=True, slots=True)
+class _Hub:
+    """The Hugging Face hub, or what its cache holds where it does not answer."""
+
+    revision: str | None
+    cache_dir: Path | None
+    unreachable: str | None
+    """Why the cache alone must do."""
+
+
+def _open_hub(revision: str | None, download_dir: str | os.PathLike[str] | None) -> _Hub:
+    """See whether the hub answers at all: once it has begun, its library retries for up to minutes."""
+    cache_dir = None if download_dir is None else Path(download_dir).expanduser()
+    return _Hub(revision, cache_dir, _why_unreachable())
+
+
+def _why_unreachable() -> str | None:
+    from huggingface_hub import constants, errors, get_session  # 0.3 s to import: only for hub models
+
+    patience_s = constants.HF_HUB_ETAG_TIMEOUT
+    waiting = f"waiting for {constants.ENDPOINT} to answer, for at most {patience_s} s (HF_HUB_ETAG_TIMEOUT)"
+    try:
+        with told_if_slow(waiting):
+            get_session().head(constants.ENDPOINT, timeout=patience_s)
+    except errors.OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except Exception as error:  # of the HTTP client, which differs between versions of the library
+        reason = str(error) or f"no answer within {patience_s} s, which HF_HUB_ETAG_TIMEOUT sets"
+        return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}: {reason[:300]})"
+    return None
+
+
+def _hub_file(hub: _Hub, repo: str, file: str) -> Path:
+    from huggingface_hub import hf_hub_download
 
     def download() -> Path:
-        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=_as_path(download_dir)))
+        return Path(
+            hf_hub_download(
+                repo,
+                file,
+                revision=hub.revision,
+                cache_dir=hub.cache_dir,
+                local_files_only=hub.unreachable is not None,
+            )
+        )
 
-    return _ask_hub(f"{repo}:{file}", download)
+    return _ask_hub(hub, f"{repo}:{file}", download)
 
 
-def _hub_gguf(repo: str, file: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
+def _hub_gguf(hub: _Hub, repo: str, file: str) -> Path:
     """Download a GGUF file, and all parts if it is one of several; return the first."""
     directory, slash, name = file.rpartition("/")
     names = part_names(name) or [name]
-    paths = [_hub_file(repo, f"{directory}{slash}{part}", revision, download_dir) for part in names]
+    paths = [_hub_file(hub, repo, f"{directory}{slash}{part}") for part in names]
     return paths[0]
 
 
-def _snapshot(
-    repo: str,
-    revision: str | None,
-    download_dir: str | os.PathLike[str] | None,
-    allowed: list[str],
-    ignored: list[str] = _IGNORED,
-) -> Path:
+def _snapshot(hub: _Hub, repo: str, allowed: list[str], ignored: list[str] = _IGNORED) -> Path:
     """Download the files of a repository that match; return their directory."""
     from huggingface_hub import snapshot_download
 
@@ -175,42 +215,51 @@ def _snapshot(
         return Path(
             snapshot_download(
                 repo,
-                revision=revision,
-                cache_dir=_as_path(download_dir),
+                revision=hub.revision,
+                cache_dir=hub.cache_dir,
                 allow_patterns=allowed,
                 ignore_patterns=ignored,
+                local_files_only=hub.unreachable is not None,
             )
         )
 
-    return _ask_hub(repo, download)
+    return _ask_hub(hub, repo, download)
 
 
-def _hub_snapshot(repo: str, revision: str | None, download_dir: str | os.PathLike[str] | None) -> ModelFiles:
+def _hub_snapshot(hub: _Hub, repo: str) -> ModelFiles:
     """Download a safetensors checkpoint; if there is none but a single GGUF file, that one."""
     from huggingface_hub import HfApi
 
-    directory = _snapshot(repo, revision, download_dir, _ALLOWED)
+    directory = _snapshot(hub, repo, _ALLOWED)
     if (directory / "modules.json").is_file():
-        _snapshot(repo, revision, download_dir, [_POOLING_FILE], ignored=[])
+        _snapshot(hub, repo, [_POOLING_FILE], ignored=[])
     if any(directory.glob("*.safetensors")):
         return ModelFiles("safetensors", directory, repo)
-    names = _ask_hub(repo, lambda: HfApi().list_repo_files(repo, revision=revision))
+    if hub.unreachable is None:
+        names = _ask_hub(hub, repo, lambda: HfApi().list_repo_files(repo, revision=hub.revision))
+    else:
+        names = sorted(str(file.relative_to(directory)) for file in directory.rglob("*.gguf"))
     ggufs = models_among([file for file in names if file.endswith(".gguf")])
     if len(ggufs) == 1:
-        return ModelFiles("gguf", _hub_gguf(repo, ggufs[0], revision, download_dir), repo)
+        return ModelFiles("gguf", _hub_gguf(hub, repo, ggufs[0]), repo)
     if ggufs:
         raise ModelLoadError(
             f"{repo}: holds {len(ggufs)} GGUF models; name one, for example {repo}:{ggufs[0]} (there are also"
             f" {', '.join(ggufs[1:6])})"
         )
+    if hub.unreachable is not None:
+        raise _not_cached(hub, repo)
     raise ModelLoadError(f"{repo}: the hub repository holds neither .safetensors nor .gguf files")
 
 
-def _as_path(directory: str | os.PathLike[str] | None) -> Path | None:
-    return None if directory is None else Path(directory).expanduser()
+def _not_cached(hub: _Hub, what: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"{what}: not in the local cache, and {hub.unreachable or 'the hub cannot be reached'}; download it where there"
+        f" is a network with `hf download {what.replace(':', ' ')}`, or pass a local path"
+    )
 
 
-def _ask_hub(what: str, action: Callable[[], T]) -> T:
+def _ask_hub(hub: _Hub, what: str, action: Callable[[], T]) -> T:
     """Run a call to the hub; say what its failure means and what can be done."""
     from huggingface_hub import errors
 
@@ -229,10 +278,7 @@ def _ask_hub(what: str, action: Callable[[], T]) -> T:
     except errors.RevisionNotFoundError as error:
         raise ModelLoadError(f"{what}: the hub repository has no such revision") from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        raise ModelLoadError(
-            f"{what}: not in the local cache, and the hub cannot be reached (or HF_HUB_OFFLINE is set); download it"
-            f" where there is a network with `hf download {what.replace(':', ' ')}`, or pass a local path"
-        ) from error
+        raise _not_cached(hub, what) from error
     except errors.EntryNotFoundError as error:
         raise ModelLoadError(f"{what}: the hub repository has no such file") from error
     except Exception as error:  # the library lets its HTTP client's exceptions through, which differ between versions
