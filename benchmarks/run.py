@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(f"--only takes {', '.join((*COMPARED, *OWN))}; got {', '.join(sorted(names))}")
     scale = _scale(args)
     options = {"num_threads": args.threads, **json.loads(args.options)}
-    config = EngineConfig.from_options(args.model, **options)
+    config = EngineConfig(args.model, **options)
     resolved = resolve(config)
     tokenizer, max_model_len = load_tokenizer(config, resolved.model), resolved.longest
     work = make_work(names, scale, tokenizer, max_model_len)

@@ -21,7 +21,7 @@ NUM_DECODING = 8
 
 def gaps_ms(model: str, options: dict[str, Any], prompt_len: int, output_len: int) -> list[float]:
     """Return the times between tokens of the decoding requests; a prompt of `prompt_len` arrives unless that is 0."""
-    config = EngineConfig.from_options(model, **{"enable_prefix_caching": False, **options})
+    config = EngineConfig(model, **{"enable_prefix_caching": False, **options})
     engine = LLMEngine.from_engine_args(config)
     try:
         return _gaps_ms(engine, prompt_len, output_len)

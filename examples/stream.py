@@ -12,9 +12,7 @@ def main(model: str = "smollm2-135m") -> None:
     params = SamplingParams(max_tokens=200, seed=1, output_kind=RequestOutputKind.DELTA)
     num_words = 0
     with LLM(model) as llm:
-        prompt = llm.get_tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        # The template writes the special tokens itself.
-        for output in llm.stream(prompt, params, tokenization_kwargs={"add_special_tokens": False}):
+        for output in llm.stream_chat(messages, params):
             text = output.outputs[0].text  # DELTA: only what is new; the default is all so far
             print(text, end="", flush=True)
             num_words += text.count(" ")

@@ -35,16 +35,16 @@ from octavo.vllm_options import HARMLESS, UNSUPPORTED
         ({"hf_overrides": [1]}, "hf_overrides must be a dict"),
         ({"num_threads": 0}, "num_threads"),
         ({"num_gpu_blocks_override": 2**31 - 1}, "num_gpu_blocks_override must be an integer in"),
-        ({"seed": None}, "seed must be an integer, got None"),
         ({"block_size": 16.0}, "block_size must be an integer"),
         ({"tokenizer": 5}, "tokenizer must be a non-empty string"),
         ({"tokenizer": ""}, "tokenizer must be a non-empty string"),
         ({"revision": 5}, "revision must be a non-empty string"),
         ({"download_dir": 5}, "download_dir must be a non-empty string"),
-        ({"generation_config": None}, "generation_config must be a non-empty string"),
         ({"max_logprobs": -2}, "max_logprobs"),
         ({"target_itl_ms": 0}, "target_itl_ms must be a positive number"),
-        ({"tensor_parallel_size": 2}, "set num_threads"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported, only 1: .* set num_threads"),
+        ({"tensor_parallel_size": True}, "tensor_parallel_size=True is not supported, only 1"),
+        ({"device": "cuda"}, "device='cuda' is not supported, only 'auto' or 'cpu'"),
         ({"quantization": "aqlm"}, "quantization='aqlm' is not supported: such checkpoints .* quantization='q4'"),
         ({"quantization": "awq"}, "quantization='awq' is not supported: leave it out: a checkpoint's config"),
         ({"quantization": "fp8"}, "quantization='fp8' is not supported: use 'q8'"),
@@ -57,16 +57,16 @@ from octavo.vllm_options import HARMLESS, UNSUPPORTED
 )
 def test_an_option_that_cannot_work_is_refused_with_the_way_out(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        EngineConfig.from_options("m", **options)
+        EngineConfig("m", **options)
 
 
 def test_quantization_is_kept_and_vllms_name_for_gguf_files_asks_for_nothing() -> None:
     options = [{"quantization": name} for name in ("q8", "q4", "gguf", None)]
-    assert [EngineConfig.from_options("m", **given).quantization for given in options] == ["q8", "q4", None, None]
+    assert [EngineConfig("m", **given).quantization for given in options] == ["q8", "q4", None, None]
 
 
 def test_a_path_becomes_text() -> None:
-    assert EngineConfig.from_options("m", download_dir=Path("models")).to_dict()["download_dir"] == "models"
+    assert EngineConfig("m", download_dir=Path("models")).to_dict()["download_dir"] == "models"
 
 
 def test_an_empty_model_name_is_refused() -> None:
@@ -76,12 +76,12 @@ def test_an_empty_model_name_is_refused() -> None:
 
 def test_an_unknown_option_is_a_type_error_that_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="did you mean 'max_model_len'"):
-        EngineConfig.from_options("m", max_model_lem=5)
+        EngineConfig("m", max_model_lem=5)
 
 
 def test_a_sampling_parameter_among_the_options_is_sent_to_its_place() -> None:
     with pytest.raises(TypeError, match=r"'max_tokens' is no engine option.*SamplingParams\(max_tokens="):
-        EngineConfig.from_options("m", max_tokens=5)
+        EngineConfig("m", max_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,19 @@ def test_max_model_len_may_have_a_suffix(written: Any, read: Any) -> None:
 
 def test_harmless_options_give_one_notice(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="octavo"):
-        EngineConfig.from_options("m", enforce_eager=True, swap_space=4, trust_remote_code=True)
+        EngineConfig("m", enforce_eager=True, swap_space=4, trust_remote_code=True)
     assert len(caplog.records) == 1
     assert "no remote code is ever run" in caplog.text
 
 
 def test_neutral_values_of_unsupported_options_are_accepted() -> None:
-    neutral = {name: values[0] for name, (values, _) in UNSUPPORTED.items()}
-    assert EngineConfig.from_options("m", **neutral) == EngineConfig("m")
+    for name, (values, _) in UNSUPPORTED.items():
+        assert [EngineConfig("m", **{name: value}) for value in values] == [EngineConfig("m")] * len(values)
+
+
+def test_none_is_the_default_of_every_option_and_asks_for_nothing_of_vllms() -> None:
+    names = {*EngineConfig.__dataclass_fields__, *UNSUPPORTED, *HARMLESS} - {"model"}
+    assert EngineConfig("m", **dict.fromkeys(names)) == EngineConfig("m")
 
 
 def test_no_option_is_in_two_tables() -> None:

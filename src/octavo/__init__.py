@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.config import EngineArgs, EngineConfig
+    from octavo.config import AsyncEngineArgs, EngineArgs, EngineConfig
     from octavo.errors import (
         ConfigError,
         EngineDeadError,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RequestTimeoutError,
     )
     from octavo.frontend.async_engine import AsyncLLM, AsyncLLMEngine
+    from octavo.frontend.input_processor import PromptType, TextPrompt, TokensPrompt
     from octavo.frontend.llm_engine import LLMEngine
     from octavo.llm import LLM
     from octavo.outputs import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchOutput",
@@ -64,6 +66,7 @@ __all__ = [
     "OutputError",
     "PoolingParams",
     "PoolingRequestOutput",
+    "PromptType",
     "QueueFullError",
     "RequestError",
     "RequestOutput",
@@ -74,11 +77,14 @@ __all__ = [
     "ScoringOutput",
     "ScoringRequestOutput",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "octavo.llm",
+    "AsyncEngineArgs": "octavo.config",
     "AsyncLLM": "octavo.frontend.async_engine",
     "AsyncLLMEngine": "octavo.frontend.async_engine",
     "BeamSearchOutput": "octavo.outputs",
@@ -99,6 +105,7 @@ _HOMES = {
     "OutputError": "octavo.outputs",
     "PoolingParams": "octavo.pooling_params",
     "PoolingRequestOutput": "octavo.outputs",
+    "PromptType": "octavo.frontend.input_processor",
     "QueueFullError": "octavo.errors",
     "RequestError": "octavo.errors",
     "RequestOutput": "octavo.outputs",
@@ -109,6 +116,8 @@ _HOMES = {
     "ScoringOutput": "octavo.outputs",
     "ScoringRequestOutput": "octavo.outputs",
     "StructuredOutputsParams": "octavo.structured_outputs",
+    "TextPrompt": "octavo.frontend.input_processor",
+    "TokensPrompt": "octavo.frontend.input_processor",
     "__version__": "octavo.version",
 }
 

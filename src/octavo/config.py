@@ -10,12 +10,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from octavo.errors import ConfigError
 from octavo.pooling_params import PoolingType
-from octavo.vllm_options import drop_foreign_options
+from octavo.vllm_options import takes_foreign_options
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "half", "float"]
 Quantization = Literal["q8", "q4"]
@@ -31,13 +31,16 @@ DEFAULT_KV_MEMORY_SHARE = 0.4
 """Leaves room for the rest of the machine: unlike a GPU's, this memory is shared with everything else that runs."""
 
 
+@takes_foreign_options
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything a user may set about an engine. Plain values only, so it can be written as JSON and read back.
 
-    None means "decided when the model is known"; `frontend/resolve.py` does so.
+    None is the default, "decided when the model is known" where that is None, too; `frontend/resolve.py` does so.
+    vLLM's other options are taken as keywords where they ask for nothing.
 
-    Raises: `ConfigError` for a value that cannot work with any model.
+    Raises: `ConfigError` for a value that cannot work with any model, or an effect that cannot be had; `TypeError` for
+        an unknown name.
     """
 
     model: str
@@ -154,21 +157,13 @@ class EngineConfig:
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    @classmethod
-    def from_options(cls, model: str, **options: Any) -> EngineConfig:
-        """Build from keyword options as vLLM's users write them.
-
-        Raises: `TypeError` for an unknown name, `ConfigError` for one whose effect cannot be had.
-        """
-        return cls(model, **drop_foreign_options(options, [entry.name for entry in fields(cls)]))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain values, ready for JSON; `EngineConfig(**d)` reads them back."""
         return asdict(self)
 
 
-EngineArgs = EngineConfig
-"""vLLM's name for it."""
+EngineArgs = AsyncEngineArgs = EngineConfig
+"""vLLM's names for it."""
 
 _INT_RANGES: dict[str, tuple[int, int]] = {
     "max_model_len": (1, 2**31 - 1),

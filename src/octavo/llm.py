@@ -60,7 +60,7 @@ class LLM(PoolingCalls):
     @overload
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None: ...
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        self._start(EngineConfig.from_options(os.fspath(model), **options))
+        self._start(EngineConfig(**{"model": model, **options}))
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineConfig) -> LLM:

@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 
 from octavo.errors import RequestError
 from octavo.sampling_params import RequestOutputKind, SamplingParams
+from octavo.wording import check_keywords
 
 PoolingType = Literal["last", "mean"]
 """The last token's hidden state, which has seen all the others; or the mean of all."""
@@ -57,6 +58,7 @@ class PoolingParams:
                 raise TypeError(
                     f"PoolingParams has no {name}: it belongs to SamplingParams, and nothing is sampled here"
                 )
+        check_keywords(cls, kwargs, cls.__slots__)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:

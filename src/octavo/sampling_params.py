@@ -7,7 +7,6 @@ context length is checked by `frontend/input_processor.py`.
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 import numbers
 import reprlib
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 
 from octavo.errors import RequestError
 from octavo.structured_outputs import StructuredOutputsParams
+from octavo.wording import check_keywords
 
 GREEDY_BELOW = 1e-5
 """A temperature below this means greedy decoding."""
@@ -149,9 +149,10 @@ class SamplingParams:
     """Filled in by the engine: `bad_words`, tokenised with and without a leading space."""
 
     def __new__(cls, *_args: object, **kwargs: object) -> SamplingParams:
-        """Refuse unknown names with a hint, before `__init__` would do so without one."""
-        for name in kwargs.keys() - _NAMES:
-            _refuse_name(name)
+        """Refuse unknown names, those that vLLM had with what to do instead."""
+        for name in kwargs.keys() & _REMOVED:
+            raise RequestError(f"{name} cannot be served: {_REMOVED[name]}.", parameter=name)
+        check_keywords(cls, kwargs, _NAMES)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -316,14 +317,6 @@ _SHARED = (
 _NAMES = frozenset(entry.name for entry in fields(SamplingParams) if entry.init)
 
 
-def _refuse_name(name: str) -> NoReturn:
-    if name in _REMOVED:
-        raise RequestError(f"{name} cannot be served: {_REMOVED[name]}.", parameter=name)
-    nearest = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise TypeError(f"SamplingParams got an unexpected keyword argument {name!r}{hint}")
-
-
 @dataclass(slots=True)
 class BeamSearchParams:
     """How `LLM.beam_search` searches."""
@@ -339,6 +332,11 @@ class BeamSearchParams:
     """Whether the text has the token that ended it."""
     structured_outputs: None = None
     skip_special_tokens: bool = True
+
+    def __new__(cls, *_args: object, **kwargs: object) -> BeamSearchParams:
+        """Refuse unknown names with a hint."""
+        check_keywords(cls, kwargs, cls.__slots__)
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         self.beam_width = _int("beam_width", self.beam_width, 1, MAX_N)

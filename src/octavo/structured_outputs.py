@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
 from octavo.errors import RequestError
+from octavo.wording import check_keywords
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 """Ways to say what is allowed, of which a request uses one."""
@@ -41,6 +42,11 @@ class StructuredOutputsParams:
     """Regular expression of the whitespace that may stand between the parts of JSON."""
     structural_tag: object = None
     """Not supported."""
+
+    def __new__(cls, *_args: object, **kwargs: object) -> StructuredOutputsParams:
+        """Refuse unknown names with a hint."""
+        check_keywords(cls, kwargs, (entry.name for entry in fields(cls)))
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         self.verify()

@@ -328,7 +328,7 @@ def test_every_command_with_engine_options_explains_a_flag_of_vllm_that_it_canno
     monkeypatch.chdir(tmp_path)
     result = run(*name.split(), "m", *ENGINE_COMMANDS[name], "--tensor-parallel-size", "2")
     assert result.exit_code == 1
-    expected = "--tensor-parallel-size=2 is not supported: one process uses all cores; set --num-threads."
+    expected = "--tensor-parallel-size=2 is not supported, only 1: one process uses all cores; set --num-threads."
     assert result.stderr.splitlines()[-1] == f"Error: {expected}"
 
 
@@ -349,6 +349,18 @@ def test_flags_of_vllm_that_ask_for_nothing_are_taken_with_one_notice(
     assert engines.configs == [EngineConfig("m", use_tqdm_on_load=False)]
     (notice,) = caplog.messages
     assert "trust_remote_code (no remote code is ever run)" in notice
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, (neutral, _) in UNSUPPORTED.items() for value in neutral if not isinstance(value, bool)],
+    ids=str,
+)
+def test_a_value_that_asks_for_nothing_is_taken_as_a_flag(name: str, value: object, engines: Engines) -> None:
+    text = value if isinstance(value, str) else json.dumps(value)
+    result = run("generate", "m", "-p", "hello", "-q", "--" + name.replace("_", "-"), text)
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+    assert engines.configs == [EngineConfig("m", use_tqdm_on_load=False)]
 
 
 @pytest.mark.parametrize("arguments", [("m",), ("-m", "m"), ("--model", "m"), ("m", "-m", "m")], ids=" ".join)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, get_type_hints
+from unittest.mock import Mock
 
 import pytest
 
 import octavo
 from octavo.engine_options import EngineOptions
+from octavo.frontend import build
 
 REQUIRED = inspect.Parameter.empty
 
@@ -178,8 +184,34 @@ def test_the_options_that_editors_offer_are_those_of_the_config() -> None:
     assert {**get_type_hints(EngineOptions), "model": str} == get_type_hints(octavo.EngineConfig)
 
 
-def test_engine_args_are_the_config_under_vllms_name() -> None:
-    assert octavo.EngineArgs("m", max_num_seqs=4) == octavo.EngineConfig("m", max_num_seqs=4)
+@pytest.mark.parametrize("name", ["EngineArgs", "AsyncEngineArgs"])
+def test_engine_args_are_the_config_under_vllms_name(name: str) -> None:
+    args = getattr(octavo, name)("m", max_num_seqs=4, trust_remote_code=True, tensor_parallel_size=1)
+    assert args == octavo.EngineConfig("m", max_num_seqs=4)
+
+
+MAKERS: list[Callable[..., Any]] = [
+    octavo.LLM, octavo.EngineArgs, octavo.AsyncEngineArgs, partial(dataclasses.replace, octavo.EngineArgs("m")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["LLM", "EngineArgs", "AsyncEngineArgs", "replace"])
+def test_whoever_takes_options_says_alike_what_is_wrong_with_one(make: Callable[..., Any]) -> None:
+    with pytest.raises(octavo.ConfigError, match=r"tensor_parallel_size=2 is not supported, only 1: .*num_threads"):
+        make(model="m", tensor_parallel_size=2)
+    with pytest.raises(TypeError, match="unknown engine option 'max_modle_len'; did you mean 'max_model_len'"):
+        make(model="m", max_modle_len=2)
+    with pytest.raises(octavo.ConfigError, match="model must be a non-empty string, got None"):
+        make(model=None)
+
+
+def test_the_signature_of_engine_args_lists_every_option() -> None:
+    assert list(parameters(octavo.EngineArgs)) == [entry.name for entry in dataclasses.fields(octavo.EngineConfig)]
+
+
+def test_prompts_may_be_made_with_vllms_names() -> None:
+    assert octavo.TextPrompt(prompt="a", cache_salt="b") == {"prompt": "a", "cache_salt": "b"}
+    assert octavo.TokensPrompt(prompt_token_ids=[1]) == {"prompt_token_ids": [1]}
 
 
 @pytest.mark.parametrize("cls", FIELDS, ids=lambda cls: cls.__name__)
@@ -201,3 +233,44 @@ def test_output_kinds_have_vllms_values() -> None:
 )
 def test_the_low_level_engine_has_vllms_methods(name: str) -> None:
     assert callable(getattr(octavo.LLMEngine, name))
+
+
+@pytest.mark.parametrize("cls", [octavo.AsyncLLM, octavo.LLMEngine], ids=lambda cls: cls.__name__)
+def test_engines_are_made_with_vllms_arguments(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[octavo.EngineConfig] = []
+    monkeypatch.setattr(build, "build_engine", built.append)
+    monkeypatch.setattr(cls, "__init__", Mock(return_value=None))
+    args = octavo.EngineArgs("m")
+    cls.from_engine_args(args, usage_context="api", stat_loggers=None)
+    with pytest.raises(octavo.ConfigError, match=r"stat_loggers is not supported: .*get_metrics\(\)"):
+        cls.from_engine_args(args, stat_loggers=[object])
+    with pytest.raises(TypeError, match="'max_num_seqs'"):
+        cls.from_engine_args(args, max_num_seqs=2)
+    assert built == [args]
+
+
+def import_rows() -> list[tuple[str, ...]]:
+    """The table of docs/compatibility.md: a module of vLLM's, its names that are ours too, what there is instead."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    table = guide.split("## Imports\n")[1].split("\n## ")[0]
+    rows = [
+        tuple(cell.strip() for cell in line.split("|")[1:4])
+        for line in table.splitlines()
+        if line.startswith("| `vllm")
+    ]
+    assert rows
+    return rows
+
+
+@pytest.mark.parametrize("row", import_rows(), ids=lambda row: row[0].strip("`"))
+def test_what_the_guide_to_imports_names_is_there(row: tuple[str, ...]) -> None:
+    _, shared, instead = row
+    assert shared or instead
+    assert {*re.findall(r"`(\w+)`", shared), *re.findall(r"`octavo\.(\w+)`", instead)} <= set(octavo.__all__)
+
+
+def test_the_guide_to_imports_names_all_that_vllm_has_too() -> None:
+    own = {"ConfigError", "EngineConfig", "ModelLoadError", "NativeError", "OctavoError", "OutputError",
+           "QueueFullError", "RequestError", "RequestTimeoutError", "__version__"}  # fmt: skip
+    named = {name for _, shared, _ in import_rows() for name in re.findall(r"`(\w+)`", shared)}
+    assert named == set(octavo.__all__) - own

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
+
+from server_process import serve
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TINY_MODEL = ROOT / "tests" / "data" / "tiny" / "llama"
 
 
-def run_example(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def run_example(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str = str(TINY_MODEL)
+) -> list[str]:
     """Run a script as a user would; return the lines it printed."""
-    monkeypatch.setattr(sys, "argv", [name, str(TINY_MODEL)])
+    monkeypatch.setattr(sys, "argv", [name, model])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     return capsys.readouterr().out.splitlines()
 
@@ -57,6 +65,26 @@ def test_the_nearest_text_is_told_by_embeddings(
     printed = run_example("embeddings.py", monkeypatch, capsys)
     assert len(printed) == 3
     assert all(-1 <= float(line.split()[0]) <= 1 and line.endswith("(32 numbers)") for line in printed)
+
+
+def test_answers_have_the_forms_that_are_asked_for_from_a_server_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = run_example("structured_output.py", monkeypatch, capsys)
+    person, year, is_cold, total = printed[1::2]
+    assert json.loads(person).keys() == {"name", "age"}
+    assert re.fullmatch("1[67][0-9]{2}", year)
+    assert is_cold in ("yes", "no")
+    assert re.fullmatch(r"[0-9]+( \+ [0-9]+)+ = [0-9]+", total)
+    with serve(TINY_MODEL) as server:
+        assert run_example("structured_output.py", monkeypatch, capsys, server.url) == printed
+
+
+def test_every_example_is_run_by_a_test_and_named_in_the_readme() -> None:
+    tests, readme = Path(__file__).read_text(encoding="utf-8"), (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES:
+        assert f'run_example("{path.name}"' in tests
+        assert f"python examples/{path.name} " in readme
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.name for path in EXAMPLES])

@@ -60,6 +60,15 @@ def said(reply: dict[str, Any]) -> str:
     return str(text)
 
 
+@pytest.mark.parametrize("name", ["server.md", "structured_output.md"])
+def test_a_client_is_installed_before_it_is_used(name: str) -> None:
+    guide = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    clients = list(re.finditer(r"^from (openai|anthropic|langchain_openai) import", guide, re.MULTILINE))
+    assert clients
+    for client in clients:
+        assert f"`pip install {client[1].replace('_', '-')}`" in guide[: client.start()]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", range(len(examples("python"))))
 def test_the_programs_print_an_answer(guide_server: ServerProcess, number: int) -> None:

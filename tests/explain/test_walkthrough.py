@@ -24,7 +24,7 @@ SMALL_CACHE: dict[str, Any] = {"kv_cache_memory_bytes": "8M", "max_model_len": 2
 
 
 def explain(*prompts: list[int], model: str = "llama", n: int = 1, max_tokens: int = 4, **options: Any) -> Walkthrough:
-    config = EngineConfig.from_options(str(TINY / model), **(SMALL_CACHE | options))
+    config = EngineConfig(str(TINY / model), **(SMALL_CACHE | options))
     params = SamplingParams(n=n, temperature=1.0 if n > 1 else 0.0, max_tokens=max_tokens, ignore_eos=True, seed=1)
     return walk_through(config, lambda _llm: ([{"prompt_token_ids": prompt} for prompt in prompts], params))
 

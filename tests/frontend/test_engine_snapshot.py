@@ -186,7 +186,7 @@ def test_groups_of_a_window_and_of_states_are_shown_beside_each_other(model: str
             if isinstance(event, StepFinished) and not states:
                 states.append(built.make_observer().copy_state())
 
-    config = EngineConfig.from_options(str(TINY / model), kv_cache_memory_bytes="8M", max_model_len=256)
+    config = EngineConfig(str(TINY / model), kv_cache_memory_bytes="8M", max_model_len=256)
     built = build(config, events=Watcher())
     with LLM.from_engine(built.engine) as llm:
         params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)

@@ -7,11 +7,12 @@ import threading
 from typing import Any
 
 import pytest
-from async_helpers import make_async, run, text_of, until, until_running
-from face_fakes import make_engine
+from async_helpers import deltas, make_async, run, running, text_of, until, until_idle, until_running
+from face_fakes import EOS, make_engine
 
-from octavo import EngineDeadError, RequestError
+from octavo import EngineDeadError, RequestError, RequestOutputKind
 from octavo.frontend.async_engine import AsyncLLM
+from octavo.frontend.input_processor import EngineInput
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
@@ -227,5 +228,60 @@ def test_a_closed_engine_cannot_be_paused(mode: Any) -> None:
             with pytest.raises(EngineDeadError, match="was closed"):
                 await llm.pause_generation(mode=mode)
             assert not await llm.is_paused()
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+@pytest.mark.parametrize("kind", list(RequestOutputKind), ids=lambda kind: kind.name)
+def test_a_pause_does_not_wait_for_a_reader_who_never_reads(mode: Any, kind: RequestOutputKind) -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            params = deltas()
+            params.output_kind = kind
+            (prepared,) = await llm.prepare(["a" * 60], params)
+            assert isinstance(prepared, EngineInput)
+            unread = llm.start([prepared], "unread")
+            await until_running(llm)
+            await asyncio.wait_for(llm.pause_generation(mode=mode), 10)
+            assert not await running(llm)
+            await llm.resume_generation()
+            assert await text_of(llm, "new") == "new"
+            text = "".join([output.outputs[0].text async for _, output in unread])
+            assert text == "a" * 60 if mode == "wait" else len(text) < 60
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_nothing_is_computed_any_more_when_a_pause_has_begun(mode: Any) -> None:
+    computed: list[int] = []
+
+    def next_token(ids: list[int], prompt_len: int) -> int:
+        computed.append(len(ids))
+        return EOS if len(ids) > 25 else prompt_len
+
+    async def test() -> None:
+        async with make_async(engine={"next_token": next_token, "step_seconds": 0.05}) as (llm, _):
+            reader = asyncio.create_task(text_of(llm, "abc"))
+            await until(lambda: len(computed) > 2)
+            await llm.pause_generation(mode=mode)
+            num_computed = len(computed)
+            await asyncio.sleep(0.15)
+            assert len(computed) == num_computed
+            await llm.resume_generation()
+            await reader
+
+    run(test)
+
+
+def test_a_pause_that_waits_does_not_wait_for_what_is_left_unread_before_it() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            outputs = llm.generate("a" * 9, deltas(), "unread")
+            await outputs.__anext__()
+            await until_idle(llm)
+            await asyncio.wait_for(llm.pause_generation(mode="wait"), 10)
+            assert await llm.is_paused()
 
     run(test)

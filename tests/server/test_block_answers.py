@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from face_fakes import EOS, ByteTokenizer
+from jiter import from_json
 
 from octavo.outputs import CompletionOutput, RequestOutput
 from octavo.server.messages_api.answer import MessagesAnswer
@@ -21,13 +22,21 @@ from octavo.server.responses_api.objects import ResponseObject
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": "é"}}\n</tool_call>'
 TWO_CALLS = f"{CALL}\n{CALL}"
+CUTS = {
+    "behind a value": 49,
+    "in a name": 52,
+    "behind a name": 53,
+    "in a text": 57,
+    "behind a text": 58,
+    "after it": 60,
+}
 OUTPUTS = {
     "nothing": "",
     "text": "Fürwahr, a text.",
     "a thought and a text": "<think>\nHm, ü.\n</think>\n\nYes.",
     "a thought that is cut": "<think>Hm, and then",
     "all kinds": f"<think>I add.</think>I look it up.\n{TWO_CALLS}",
-    "a call that is cut": CALL[:60],
+    **{f"a call that is cut {name}": CALL[:end] for name, end in CUTS.items()},
 }
 ARGUMENTS = '{"a": 2, "b": "é"}'
 
@@ -219,16 +228,15 @@ def assembled(events: list[dict[str, Any]]) -> dict[str, Any]:
             message |= event["delta"]
             message["usage"] = event["usage"]
     for index, text in arguments.items():
-        message["content"][index]["input"] = as_object(text)
+        message["content"][index]["input"] = from_json(text.encode(), partial_mode=True)  # as Anthropic's client does
     assert events[-1]["type"] == "message_stop"
     return message
 
 
-def as_object(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
+def test_a_call_that_is_cut_has_the_members_that_are_whole() -> None:
+    message = whole(make_messages_answer(), OUTPUTS["a call that is cut in a text"], "length")
+    assert message["stop_reason"] == "max_tokens"
+    assert [(block["type"], block["input"]) for block in message["content"]] == [("tool_use", {"a": 2})]
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,23 @@ def test_anthropic_loops_through_thoughts_and_tools(talker: ServerProcess) -> No
         assert client.messages.create(**ask, messages=history).content[0].text == "sunny"
 
 
+def test_anthropic_gets_as_much_of_a_call_that_is_cut_whole_as_streamed(talker: ServerProcess) -> None:
+    call = (
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "days": [1, 2], "of": "today"}}\n</tool_call>'
+    )
+    with anthropic_client(talker) as client:
+        ask: dict[str, Any] = {
+            "model": "tiny", "max_tokens": call.index("day\""), "tools": [WEATHER],
+            "messages": [{"role": "user", "content": call}], "extra_body": {"temperature": 0, "request_id": "1"},
+        }  # fmt: skip
+        message = client.messages.create(**ask)
+        with client.messages.stream(**ask) as stream:
+            streamed = stream.get_final_message()
+    assert message.stop_reason == streamed.stop_reason == "max_tokens"
+    assert [block.input for block in message.content] == [{"city": "Rome", "days": [1, 2]}]
+    assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in message.content]
+
+
 def test_anthropic_streams_thoughts_and_calls(talker: ServerProcess) -> None:
     ask: dict[str, Any] = {
         "model": "tiny",

@@ -108,7 +108,7 @@ class Ticket(BaseModel):
 @functools.cache
 def no_spaces() -> dict[str, int]:
     """Keeps a model that knows nothing from filling an answer with the whitespace that JSON allows."""
-    config = EngineConfig.from_options(TINY_LLAMA)
+    config = EngineConfig(TINY_LLAMA)
     tokenizer = load_tokenizer(config, resolve(config).model)
     return {str(token_id): -100 for token_id in range(2048) if tokenizer.id_to_bytes(token_id).isspace()}
 

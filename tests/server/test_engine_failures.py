@@ -37,6 +37,8 @@ def test_a_failed_engine_tells_those_who_wait_and_ends_the_process() -> None:
     with serve_fake("--step-seconds", "0.02") as server:
         waiting, streaming = Asking(server, "a" * 200), Asking(server, "b" * 200, stream=True)
         server.until(lambda: server.metric("vllm:num_requests_running") == 2)
+        begun = server.metric("vllm:generation_tokens_total") + 12  # so both have some: a prompt takes four steps
+        server.until(lambda: server.metric("vllm:generation_tokens_total") >= begun)
         failed = time.monotonic()
         crashing = Asking(server, "CRASH")
         server.until(lambda: health(server) != 200)

@@ -168,7 +168,7 @@ def _checked(model: str | None, options: dict[str, Any]) -> EngineConfig:
             if name not in _OPTIONS_WITHOUT_MODEL:
                 used = " and ".join(_OPTIONS_WITHOUT_MODEL)
                 raise ConfigError(f"{name} needs a model (-m): without one, only {used} are used.")
-    return EngineConfig.from_options(model or "random weights", **options)
+    return EngineConfig(model or "random weights", **options)
 
 
 def _measure_ops(

@@ -28,7 +28,7 @@ class BenchSession:
     """
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
-        self.config = EngineConfig.from_options(model, **{"enable_prefix_caching": False, **options})
+        self.config = EngineConfig(model, **{"enable_prefix_caching": False, **options})
         self._recorder = StepRecorder()
         self.built = build(self.config, events=self._recorder)
         self.llm = LLM.from_engine(self.built.engine)

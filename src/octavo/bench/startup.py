@@ -30,7 +30,7 @@ def run_startup(model: str, options: dict[str, Any], *, num_iters: int = 5, show
         raise ConfigError(f"num_iters must be at least 1, got {num_iters}.")
     from tqdm import tqdm
 
-    config = EngineConfig.from_options(model, **options)
+    config = EngineConfig(model, **options)
     _start_once(model, options)
     counted = tqdm(range(num_iters), desc="Starts", disable=not show_progress, dynamic_ncols=True)
     runs = [_start_once(model, options) for _ in counted]

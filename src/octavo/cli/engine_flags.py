@@ -15,7 +15,7 @@ from octavo.cli.foreign_flags import PREFIX, engine_foreign_flags, given_foreign
 from octavo.cli.option_types import JsonObject
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
-from octavo.vllm_options import drop_foreign_options
+from octavo.vllm_options import own_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -97,7 +97,7 @@ def flags_of(cls: type, *, without: Collection[str] = ()) -> Callable[[Command],
 def given_engine_options(values: dict[str, Any]) -> dict[str, Any]:
     """Return the engine options among a command's parameters, without those left out and those without effect."""
     given = {**given_options(EngineConfig, values), **given_foreign_options(values)}
-    return drop_foreign_options(given, [entry.name for entry in fields(EngineConfig)])
+    return own_options(given, [entry.name for entry in fields(EngineConfig)])
 
 
 def given_options(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

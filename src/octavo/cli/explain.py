@@ -70,7 +70,7 @@ def command(
         params = sampling_params(llm, flags, max_tokens=_DEFAULT_MAX_TOKENS)
         return [*(rendered(llm, text, chat, system) for text in texts), *ids], params
 
-    story = walk_through(EngineConfig.from_options(model, **given_engine_options(flags)), requests)
+    story = walk_through(EngineConfig(model, **given_engine_options(flags)), requests)
     if as_json:
         click.echo(json.dumps(story.to_json()))
     else:

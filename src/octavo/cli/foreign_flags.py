@@ -23,7 +23,7 @@ _SWITCHES = {
     "enforce_eager",
     "scheduler_reserve_full_isl",
     "trust_remote_code",
-} | {name for name, (neutral, _) in UNSUPPORTED.items() if False in neutral}
+} | {name for name, (neutral, _) in UNSUPPORTED.items() if any(value is False for value in neutral)}
 """Of the engine's: those that take no value."""
 _SERVER_FLAGS = {
     "api_server_count": "there is one process",

@@ -34,7 +34,7 @@ def command(model: str, show_program: bool, as_json: bool, **flags: Any) -> None
     from octavo.config import EngineConfig
     from octavo.explain.model_report import inspect_model
 
-    report = inspect_model(EngineConfig.from_options(model, **given_engine_options(flags)))
+    report = inspect_model(EngineConfig(model, **given_engine_options(flags)))
     if as_json:
         click.echo(json.dumps(asdict(report)))
         return

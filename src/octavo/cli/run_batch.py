@@ -54,7 +54,7 @@ def command(
     from octavo.config import EngineConfig
     from octavo.frontend.start import start_engine
 
-    config = EngineConfig.from_options(model, **{"use_tqdm_on_load": not quiet, **given_engine_options(flags)})
+    config = EngineConfig(model, **{"use_tqdm_on_load": not quiet, **given_engine_options(flags)})
     counts = run_batch(
         lambda: start_engine(config),
         input_file,

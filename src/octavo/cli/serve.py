@@ -54,7 +54,7 @@ def command(ctx: click.Context, /, model: str, **flags: Any) -> None:
     from octavo.frontend.start import start_engine
 
     logger.info("loading %s", model)
-    engine = start_engine(EngineConfig.from_options(model, **engine_options))
+    engine = start_engine(EngineConfig(model, **engine_options))
     ctx.exit(run_server(engine, options, limits, model))
 
 

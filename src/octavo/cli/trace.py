@@ -41,7 +41,7 @@ def command(model: str, output: str, prompts: Sequence[str], **flags: Any) -> No
         raise ConfigError(f"--output {output!r} is a directory: name a file in it.")
     if not Path(output).resolve().parent.is_dir():
         raise ConfigError(f"There is no directory for {output!r}.")
-    config = EngineConfig.from_options(model, **(given_engine_options(flags) | {"record_events": True}))
+    config = EngineConfig(model, **(given_engine_options(flags) | {"record_events": True}))
     if prompts:
         recorded = record_prompts(config, prompts, flags["max_tokens"])
     else:

@@ -122,7 +122,7 @@ def run_roofline(model: str, options: dict[str, Any], steps: RooflineSteps, mach
     Raises: `ConfigError`, `ModelLoadError`.
     """
     device = None if machine is None else published_machine(machine)
-    loaded = load_program(EngineConfig.from_options(model, **options), longest=steps.context_len)
+    loaded = load_program(EngineConfig(model, **options), longest=steps.context_len)
     view = ProgramView(loaded)
     shapes = [decode_step(size, steps.context_len) for size in steps.batch_sizes]
     limits: Limits

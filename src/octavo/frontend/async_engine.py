@@ -13,7 +13,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority, refuse
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("octavo")
 
 Result = TypeVar("Result")
+PauseMode = Literal["abort", "wait", "keep"]
 
 DOUBT_SECONDS = 3.0
 """An engine that has done nothing for so long counts as unhealthy; its counter moves with every op, many a second."""
@@ -76,10 +77,10 @@ class AsyncLLM:
         self._is_woken = False
         self._refusal: str | None = None
         """Why no request is taken any more."""
-        self._has_failed = self._is_closed = False
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._idle = asyncio.Event()
+        self.errored = False  # whether the engine has failed
+        self._is_closed = self._is_paused = False
+        self._changed = asyncio.Event()
+        """Set by whatever may end a request or a pause."""
         self._off_loop = OffLoop()
         self._snapshots: SharedCall[EngineSnapshot] = SharedCall()
         self._watchdog = Watchdog(
@@ -91,9 +92,16 @@ class AsyncLLM:
         weakref.finalize(self, self._watchdog.stop)
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineConfig, **options: Any) -> AsyncLLM:
-        """Load a model and make an engine for it."""
-        return cls(start_engine(engine_args), **options)
+    def from_engine_args(
+        cls,
+        engine_args: EngineConfig,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: None = None,
+    ) -> AsyncLLM:
+        """Load a model and make an engine for it. `start_engine_loop` and `usage_context` have no effect."""
+        del start_engine_loop, usage_context
+        return cls(start_engine(engine_args, stat_loggers))
 
     def attach(self) -> None:
         """Have the engine wake the running loop, and be watched. The first request does so, too.
@@ -108,10 +116,7 @@ class AsyncLLM:
             self._watchdog.start()
         elif not self._loop.is_closed():
             raise RuntimeError("an AsyncLLM serves one event loop at a time")
-        is_paused = not self._resumed.is_set()
-        self._loop, self._is_woken, self._idle, self._resumed = loop, False, asyncio.Event(), asyncio.Event()
-        if not is_paused:
-            self._resumed.set()
+        self._loop, self._is_woken, self._changed = loop, False, asyncio.Event()
         loop.call_soon(self._deliver)  # what the loop before has left, for which the engine may wait
 
     # ---------------------------------------------------------------- requests
@@ -226,40 +231,38 @@ class AsyncLLM:
 
     # ---------------------------------------------------------------- pause and end
 
-    async def pause_generation(
-        self, *, mode: Literal["abort", "wait", "keep"] = "abort", clear_cache: bool = True
-    ) -> None:
+    async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
         """Take no new requests until `resume_generation`: `prepare` and `generate` wait.
 
         Args:
             mode: what happens to those that run: "abort" ends them with what they have, "wait" lets them end, "keep"
-                stops them where they are.
+                stops them where they are. Nobody is waited for to read what they made.
             clear_cache: forget all cached prefixes, unless requests are kept.
 
         Raises: `RequestError` for another mode; `EngineDeadError`, also while a `drain` lets requests end.
         """
-        if mode not in ("abort", "wait", "keep"):
+        if mode not in get_args(PauseMode):
             refuse("mode", mode, 'must be "abort", "wait" or "keep"')
         self._check_open()
         self.attach()
-        self._resumed.clear()
+        self._is_paused = True
         self.engine.set_paused(mode == "keep")
-        if mode == "keep":
-            return
         if mode == "abort":
             self.engine.end_request(list(self._generations))
-        await self._until_idle()
-        if clear_cache:
-            await self.reset_prefix_cache()
+        if mode != "keep":
+            await self._until(lambda: all(map(self.engine.has_ended, self._generations)))
+        clears = clear_cache and mode != "keep"
+        await self._off_loop.ask(self.engine.reset_prefix_cache if clears else self.engine.end_step)
 
     async def resume_generation(self) -> None:
         """Go on after `pause_generation`."""
         self.engine.set_paused(False)
-        self._resumed.set()
+        self._is_paused = False
+        self._changed.set()
 
     async def is_paused(self) -> bool:
         """Whether new requests are held up."""
-        return not self._resumed.is_set()
+        return self._is_paused
 
     async def drain(self, timeout: float) -> None:
         """Refuse new requests, let those that run end, a pause or not; after a time end them with an error."""
@@ -267,7 +270,7 @@ class AsyncLLM:
         with suppress(EngineDeadError):
             self.engine.set_paused(False)
         try:
-            await asyncio.wait_for(self._until_idle(), timeout)
+            await asyncio.wait_for(self._until(lambda: not self._generations), timeout)
         except asyncio.TimeoutError:
             self._stop_all("the engine is shutting down, and the request took too long to be waited for.")
 
@@ -292,11 +295,6 @@ class AsyncLLM:
         self.engine.check_alive()
         if self._watchdog.is_stuck:
             raise EngineDeadError(f"the engine has computed nothing for {DOUBT_SECONDS:g} seconds.")
-
-    @property
-    def errored(self) -> bool:
-        """Whether the engine has failed."""
-        return self._has_failed
 
     @property
     def is_running(self) -> bool:
@@ -349,6 +347,7 @@ class AsyncLLM:
                 generation = self._generations.get(key)
                 if generation is not None:
                     generation.deliver(key)
+            self._changed.set()  # behind the readers, who go first
             self.engine.check_alive()  # its end may have come with its last results, and wakes nobody again
         except EngineDeadError as error:
             self._fail(str(error))
@@ -361,14 +360,15 @@ class AsyncLLM:
     def _fail(self, reason: str) -> None:
         self._refuse_all(reason)
         self._stop_all(reason)
-        if not (self._has_failed or self._is_closed):
-            self._has_failed = True
+        if not (self.errored or self._is_closed):
+            self.errored = True
             self.on_failure()
 
     def _refuse_all(self, reason: str) -> None:
         """Take no request any more, nor one that a pause holds up."""
         self._refusal = self._refusal or reason
-        self._resumed.set()
+        self._is_paused = False
+        self._changed.set()
 
     def _stop_all(self, reason: str) -> None:
         for generation in set(self._generations.values()):
@@ -377,19 +377,18 @@ class AsyncLLM:
     def _forget(self, generation: Generation, unfinished: set[str]) -> None:
         for key in generation.keys:
             self._generations.pop(key, None)
-        if not self._generations:
-            self._idle.set()
+        self._changed.set()
         with suppress(EngineDeadError):
             self.engine.abort_request(unfinished)
 
-    async def _until_idle(self) -> None:
-        while self._generations:
-            self._idle.clear()
-            await self._idle.wait()
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the end of a request or a pause brings about."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _until_resumed(self) -> None:
-        while not self._resumed.is_set():  # one pause may follow another
-            await self._resumed.wait()
+        await self._until(lambda: not self._is_paused)
         self._check_open()
 
     def _check_open(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from octavo.errors import QueueFullError, RequestError
 from octavo.pooling_params import PoolingParams
@@ -25,8 +25,28 @@ if TYPE_CHECKING:
     from octavo.grammar.matcher import CompiledGrammar
     from octavo.tokenizer.tokenizer import Tokenizer
 
-Prompt = str | list[int] | Mapping[str, Any]
+
+class _Salted(TypedDict, total=False):
+    cache_salt: str
+    """Only prompts with the same salt share cached prefixes."""
+
+
+class TextPrompt(_Salted):
+    """vLLM's name for a dict with a text; a plain one does as well."""
+
+    prompt: str
+
+
+class TokensPrompt(_Salted):
+    """The same with token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
 """Text, token ids, or a dict with `prompt` or `prompt_token_ids`, and perhaps `cache_salt`."""
+PromptType = Prompt
+"""vLLM's name for it."""
 
 _PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
 _SHORT_TOKEN_CHARS = 4

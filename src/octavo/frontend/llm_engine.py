@@ -120,9 +120,16 @@ class LLMEngine:
         self._thread.start()  # last, so that an interrupt cannot leave a thread that nobody will close
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineConfig) -> LLMEngine:
-        """Load a model and make an engine for it."""
-        return start_engine(engine_args)
+    def from_engine_args(
+        cls,
+        engine_args: EngineConfig,
+        usage_context: object = None,
+        stat_loggers: None = None,
+        enable_multiprocessing: bool = False,
+    ) -> LLMEngine:
+        """Load a model and make an engine for it. `usage_context` and `enable_multiprocessing` have no effect."""
+        del usage_context, enable_multiprocessing
+        return start_engine(engine_args, stat_loggers)
 
     def prepare(
         self,
@@ -234,6 +241,10 @@ class LLMEngine:
             self._metrics.finish(core_id, output.num_cached_tokens or 0)
         return output
 
+    def has_ended(self, request_id: str) -> bool:
+        """Whether a request makes nothing more; what it has made may still have to be taken."""
+        return self._outputs.has_ended(self._core_ids.get(request_id, ""))
+
     def num_unread(self, request_id: str) -> int:
         """Return how many tokens and logprobs of a request `take_output` has not returned yet."""
         return self._outputs.num_unread(self._core_ids.get(request_id, ""))
@@ -335,6 +346,10 @@ class LLMEngine:
     def set_paused(self, is_paused: bool) -> None:
         """Run no steps until told to go on; requests can come and go meanwhile."""
         self._thread.set_paused(is_paused)
+
+    def end_step(self) -> None:
+        """Wait for the end of the step that runs, if one does."""
+        self._thread.ask(lambda: None)
 
     def check_alive(self) -> None:
         """Raise `EngineDeadError` if the engine was closed or has failed."""

@@ -202,6 +202,11 @@ class OutputProcessor:
         num_tokens = sum(len(completion.token_ids) - completion.num_sent_tokens for completion in unsent)
         return num_tokens * (1 + max(0, state.input.params.logprobs or 0))
 
+    def has_ended(self, core_id: str) -> bool:
+        """Whether a request makes nothing more, or is not known; its last output may still have to be taken."""
+        state = self._requests.get(core_id)
+        return state is None or state.num_unfinished == 0
+
     def take(self, core_id: str) -> RequestOutput | None:
         """Return what there is to show of a request, made of all that came since the last call; None if nothing did.
 

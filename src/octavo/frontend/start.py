@@ -7,16 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from octavo.errors import ConfigError
+
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
     from octavo.frontend.llm_engine import LLMEngine
 
 
-def start_engine(config: EngineConfig) -> LLMEngine:
+def start_engine(config: EngineConfig, stat_loggers: None = None) -> LLMEngine:
     """Load a model and start an engine for it.
+
+    Args:
+        stat_loggers: what vLLM's engines would call with statistics; refused.
 
     Raises: `ConfigError`, `ModelLoadError`, `NativeError`.
     """
+    if stat_loggers is not None:
+        raise ConfigError("stat_loggers is not supported: read get_metrics() instead.")
     with _no_collections():
         from octavo.frontend.build import build_engine
 

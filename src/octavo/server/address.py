@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from pathlib import Path
 
 from octavo.errors import ConfigError
 from octavo.server.options import ServerOptions
+
+_MOST_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Of a Unix socket: what the system's `sun_path` holds before its end."""
 
 
 def check_address(options: ServerOptions) -> None:
@@ -17,22 +21,49 @@ def check_address(options: ServerOptions) -> None:
     Raises: `ConfigError` if it is taken, forbidden or not this machine's.
     """
     if options.uds is not None:
-        path = Path(options.uds).absolute()
-        directory = path.parent
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise ConfigError(f"uds {options.uds!r} cannot be made: there is no directory {directory} to write to.")
-        if os.path.lexists(path) and not path.is_socket():
-            raise ConfigError(f"uds {options.uds!r} cannot be made: it is there and is no socket. Name another path.")
+        _check_socket(options.uds)
         return
+    host, port = options.host, options.port
     try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         errors = [_bind(family, kind, protocol, address) for family, kind, protocol, _, address in found]
         if errors[0] is not None and None not in errors:
             raise errors[0]
+    except UnicodeError as error:
+        raise _no_address(host, port, "that is no name of a host") from error
     except OSError as error:
         reason = "another program listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        message = f"The server cannot listen on {options.host}, port {options.port}: {reason}. Choose another --port"
-        raise ConfigError(f"{message} or --host.") from error
+        raise _no_address(host, port, reason) from error
+
+
+def _no_address(host: str, port: int, reason: str) -> ConfigError:
+    message = f"The server cannot listen on {host.encode(errors='replace').decode()}, port {port}: {reason}."
+    return ConfigError(f"{message} Choose another --port or --host.")
+
+
+def _check_socket(name: str) -> None:
+    """Look at what is there, and knock: a server would take the place of one that lives as of one that has ended."""
+    path, size = Path(name).absolute(), len(os.fsencode(name))
+    if size > _MOST_PATH_BYTES:
+        way_out = "Name a shorter one, such as one relative to the working directory"
+        raise ConfigError(f"uds {name!r} has {size} bytes, and a socket's path at most {_MOST_PATH_BYTES}: {way_out}.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"uds {name!r} cannot be made: there is no directory {path.parent} to write to.")
+    if not os.path.lexists(path):
+        return
+    if not path.is_socket():
+        raise ConfigError(f"uds {name!r} cannot be made: it is there and is no socket. Name another path.")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # who listens may have no time
+        try:
+            probe.connect(name)
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise ConfigError(f"uds {name!r} cannot be made: {error.strerror}. Name another path.") from error
+    raise ConfigError(f"uds {name!r} cannot be made: another program listens there. Name another path.")
 
 
 def _bind(family: int, kind: int, protocol: int, address: object) -> OSError | None:

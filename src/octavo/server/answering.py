@@ -12,6 +12,7 @@ from starlette.responses import Response
 from octavo.errors import OctavoError
 from octavo.server.connection import part_sender
 from octavo.server.http import send_json, send_part, send_start
+from octavo.server.protocol.answers import PingedAnswer
 from octavo.server.protocol.errors import ApiError, api_error, output_error
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ logger = logging.getLogger("octavo.server")
 _EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = {b"cache-control": b"no-cache", b"x-accel-buffering": b"no"}
 """Proxies are not to hold events back."""
+_PING_SECONDS = 10.0
+"""After a silence of once or twice that, an API which has an event that says nothing sends it: proxies hang up else."""
 
 
 class ClientGoneError(Exception):
@@ -77,29 +80,72 @@ class StreamResponse(GenerationResponse):
 
     async def _send(self, generation: Generation, scope: Scope, send: Send) -> None:
         """Send events as they come. The answer begins with the first, so that an error before it has its own status."""
-        has_begun = False
-        send_more = part_sender(scope, send)
+        stream = _EventStream(scope, send)
+        pings = stream.keep_open(self._events.ping) if isinstance(self._events, PingedAnswer) else None
+        try:
+            await stream.end(await self._last_events(generation, stream))
+        finally:
+            if pings is not None:
+                pings.cancel()
+
+    async def _last_events(self, generation: Generation, stream: _EventStream) -> bytes:
+        """Send all events but the last, which are returned."""
         try:
             async for index, output in generation:
                 _check(output)
                 events = self._events.chunk(index, output)
-                if events and not has_begun:
-                    has_begun = True
-                    await send_start(send, 200, _EVENT_STREAM, _STREAM_HEADERS)
                 if events:
-                    await send_more(events)
-            last = self._events.end()
+                    await stream.send(events)
+            return self._events.end()
         except ClientGoneError:
             raise
         except Exception as error:
-            if not has_begun:
+            if not stream.has_begun:
                 raise
             if not isinstance(error, (ApiError, OctavoError)):
                 logger.exception("a stream failed")
-            last = self._events.failure(api_error(error))
-        if not has_begun:
-            await send_start(send, 200, _EVENT_STREAM, _STREAM_HEADERS)
-        await send_part(send, last, more=False)
+            return self._events.failure(api_error(error))
+
+
+class _EventStream:
+    """Sends events in the order of the calls, which need not wait for each other."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.has_begun = False
+        self._send = send
+        self._send_more = part_sender(scope, send)
+        self._num_sent = 0
+        self._turn = asyncio.Lock()
+
+    async def send(self, events: bytes) -> None:
+        """Send some; the first begin the answer."""
+        self._num_sent += 1
+        async with self._turn:
+            await self._begin()
+            await self._send_more(events)
+
+    async def end(self, events: bytes) -> None:
+        """Send the last."""
+        async with self._turn:
+            await self._begin()
+            await send_part(self._send, events, more=False)
+
+    def keep_open(self, ping: Callable[[], bytes]) -> asyncio.Task[None]:
+        """Send what `ping` returns whenever nothing was sent for a while; return what to cancel."""
+
+        async def keep_open() -> None:
+            while True:
+                num_sent = self._num_sent
+                await asyncio.sleep(_PING_SECONDS)
+                if num_sent == self._num_sent:
+                    await self.send(ping())
+
+        return asyncio.ensure_future(keep_open())
+
+    async def _begin(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            await send_start(self._send, 200, _EVENT_STREAM, _STREAM_HEADERS)
 
 
 async def _stop_when_gone(receive: Receive, generation: Generation) -> None:

@@ -43,8 +43,11 @@ def _check_tls(options: ServerOptions) -> None:
             Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"{name} cannot be read: {error}.") from None
-    if given and "ssl_certfile" not in given:
-        raise ConfigError(f"{next(iter(given))} needs the certificate of the server too: give --ssl-certfile.")
+    needy = [*given, *(["ssl_cert_reqs"] if options.ssl_cert_reqs else [])]
+    if needy and "ssl_certfile" not in given:
+        raise ConfigError(f"{needy[0]} needs the certificate of the server too: give --ssl-certfile.")
+    if options.ssl_cert_reqs and "ssl_ca_certs" not in given:
+        raise ConfigError(f"ssl_cert_reqs={options.ssl_cert_reqs} would take no client's: give --ssl-ca-certs.")
     if given:
         _load_tls(options)
 
@@ -57,16 +60,16 @@ def _load_tls(options: ServerOptions) -> None:
         raise _PasswordError
 
     try:
+        if options.ssl_ca_certs is not None:
+            context.load_verify_locations(options.ssl_ca_certs)
+    except ssl.SSLError as error:
+        raise ConfigError(f"ssl_ca_certs cannot be used: {_reason(error)}.") from None
+    try:
         context.load_cert_chain(str(options.ssl_certfile), options.ssl_keyfile, refuse)
     except _PasswordError:
         return
     except ssl.SSLError as error:
         raise ConfigError(f"ssl_certfile and its key cannot be used: {_reason(error)}.") from None
-    try:
-        if options.ssl_ca_certs is not None:
-            context.load_verify_locations(options.ssl_ca_certs)
-    except ssl.SSLError as error:
-        raise ConfigError(f"ssl_ca_certs cannot be used: {_reason(error)}.") from None
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -113,8 +113,16 @@ class ServerOptions:
                 continue
             if not math.isfinite(value) or value < 0 or (value == 0 and entry.name not in _MAY_BE_ZERO):
                 raise ConfigError(f"{entry.name} must be a positive number, got {value!r}.")
+            if isinstance(value, float) and value > _MOST_SECONDS:
+                raise ConfigError(f"{entry.name} must be at most {_MOST_SECONDS:g} seconds, got {value!r}.")
         if self.port > 65_535:
             raise ConfigError(f"port must be in [0, 65535], got {self.port!r}.")
+        if self.ssl_cert_reqs not in (0, 1, 2):
+            raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {self.ssl_cert_reqs!r}.")
+        if "" in self.served_model_name:
+            raise ConfigError(
+                "served_model_name must not be empty: leave it out to serve the model under its own name."
+            )
         choose_format([], tool_parser=self.tool_call_parser, reasoning_parser=self.reasoning_parser)
 
 
@@ -134,3 +142,5 @@ def _listed(name: str, values: Iterable[str]) -> Iterator[str]:
 
 
 _MAY_BE_ZERO = frozenset({"port", "ssl_cert_reqs", "shutdown_timeout"})
+_MOST_SECONDS = 1e9
+"""Clocks of the system take no more."""

@@ -32,12 +32,12 @@ class LabSettings:
 
     def max_model_len(self, default: int) -> int:
         """Return the longest request: what the options say, or what the experiment was made for."""
-        length = EngineConfig.from_options(self.model, **self.options).max_model_len
+        length = EngineConfig(self.model, **self.options).max_model_len
         return length if isinstance(length, int) else default
 
     def max_num_seqs(self, default: int) -> int:
         """Return the number of seats: what the options say, or what the experiment was made for."""
-        return EngineConfig.from_options(self.model, **self.options).max_num_seqs or default
+        return EngineConfig(self.model, **self.options).max_num_seqs or default
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class LabEngine:
     _watcher: StepWatcher = field(default_factory=StepWatcher)
 
     def __enter__(self) -> LabEngine:
-        config = EngineConfig.from_options(self.model, **{"enable_prefix_caching": False, **self.options})
+        config = EngineConfig(self.model, **{"enable_prefix_caching": False, **self.options})
         self.built = build(config, events=self._watcher, policies=self.policies)
         self._watcher.scheduler = self.built.scheduler
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from octavo.server.messages_api import objects
+from octavo.server.messages_api.cut_json import read_cut_object
 from octavo.server.messages_api.errors import messages_error
 from octavo.server.messages_api.objects import MessageObject, MessageUsage, TextBlock, ThinkingBlock, ToolUseBlock
 from octavo.server.protocol.blocks import BlockReader
@@ -49,14 +49,18 @@ class MessagesAnswer:
     def chunk(self, prompt_index: int, output: RequestOutput) -> bytes:
         """Return the events for what is new; with the first, those that begin the stream."""
         del prompt_index
-        frames = []
+        begun = b""
         if not self._has_begun:
-            self._has_begun = True
             self._count_prompt(output)
-            frames += [_frame(objects.MessageStart(self._message)), _frame(objects.Ping())]
+            begun = self.ping()
         self._count(output)
-        frames += [_frame(_event(change)) for change in self._changes(output)]
-        return b"".join(frames)
+        return begun + b"".join(_frame(_event(change)) for change in self._changes(output))
+
+    def ping(self) -> bytes:
+        """Return the event that says nothing; in the beginning, behind the one that begins the stream."""
+        begun = b"" if self._has_begun else _frame(objects.MessageStart(self._message))
+        self._has_begun = True
+        return begun + _frame(objects.Ping())
 
     def end(self) -> bytes:
         """Return the events after the last block."""
@@ -102,16 +106,7 @@ def _block(block: Block) -> AnswerBlock:
         return TextBlock(text=block.text)
     if block.kind == "reasoning":
         return ThinkingBlock(thinking=block.text)
-    return ToolUseBlock(id=block.call_id, name=block.name, input=_input(block.text))
-
-
-def _input(text: str) -> dict[str, object]:
-    """Return a call's arguments; of an output that was cut, none: half a JSON text cannot be told here."""
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
+    return ToolUseBlock(id=block.call_id, name=block.name, input=read_cut_object(block.text))
 
 
 def _event(change: Change) -> Struct:

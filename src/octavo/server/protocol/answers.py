@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -41,6 +41,15 @@ class Answer(WholeAnswer, Protocol):
 
     def failure(self, error: ApiError) -> bytes:
         """Return the events that end a stream which has failed after it began."""
+        ...
+
+
+@runtime_checkable
+class PingedAnswer(Answer, Protocol):
+    """One of an API that has an event which says nothing."""
+
+    def ping(self) -> bytes:
+        """Return that event; before the first output, behind those that begin the stream."""
         ...
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from octavo.errors import RequestError
+from octavo.errors import ConfigError, RequestError
 
 _PARTS_OF_MESSAGE = 4
 """On average, of the most that a conversation may have: a part takes half the time of a message."""
@@ -13,7 +13,7 @@ _PARTS_OF_MESSAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of one request's body, beyond those of the model and of `SamplingParams`."""
+    """Limits of one request's body, beyond those of the model and of `SamplingParams`. Raises: `ConfigError`."""
 
     max_prompts: int = 1_024
     """Prompts in one request."""
@@ -36,6 +36,12 @@ class RequestLimits:
     """Characters of a request id that the client chose."""
     allow_request_chat_template: bool = False
     """Let a request bring its own `chat_template`: a program, which then runs in a sandbox with a time limit."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if value < 0:
+                raise ConfigError(f"{entry.name} must be 0 or more, got {value!r}.")
 
 
 def check_parts(name: str, lists: Iterable[object], max_messages: int) -> None:
