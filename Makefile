@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 COG     = OCTAVO_ISA=generic $(BIN)/cog -I tools
 PROMPT ?= What is the capital of France? Answer in one sentence.
 
-.PHONY: help run test test-all bench-smoke lint sanitize docs clean
+.PHONY: help run test test-all bench-smoke lint sanitize sanitize-threads docs clean
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -32,7 +32,10 @@ lint: $(VENV)/.installed-lint  ## types, style, layers, size budgets, generated 
 	$(COG) --check docs/*.md docs/book/*.md
 
 sanitize: $(VENV)/.installed-test  ## the tests of kernels, programs and weights under AddressSanitizer and UndefinedBehaviorSanitizer
-	PYTHON=$(BIN)/python tools/sanitize.sh
+	PYTHON=$(BIN)/python tools/sanitize.sh address
+
+sanitize-threads: $(VENV)/.installed-test  ## the tests of programs and their threads under ThreadSanitizer
+	PYTHON=$(BIN)/python tools/sanitize.sh thread
 
 clean:           ## remove what was built
 	rm -rf $(VENV) build

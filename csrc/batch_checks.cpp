@@ -1,6 +1,7 @@
 #include "batch_checks.h"
 
 #include <algorithm>
+#include <cfloat>
 
 #include "checks.h"
 
@@ -59,10 +60,19 @@ void check_targets(const int32_t* targets, int64_t num_rows, int64_t num_sums) {
   check_all("the sum of a row", targets, num_rows, 0, num_sums - 1);
 }
 
+void check_choice(float temperature, int64_t top_k, float top_p, float min_p) {
+  if (!(temperature == 0.0f || (temperature >= kLeastTemperature && temperature <= FLT_MAX)))
+    fail("temperature must be finite, and 0 or at least %g, got %g", (double)kLeastTemperature, (double)temperature);
+  check_range("top_k", top_k, 0, INT32_MAX);
+  if (!(top_p >= 0.0f && top_p <= 1.0f)) fail("top_p must be in [0, 1], got %g", (double)top_p);
+  if (!(min_p >= 0.0f && min_p <= 1.0f)) fail("min_p must be in [0, 1], got %g", (double)min_p);
+}
+
 void check_samples(const SampleArrays& samples, int64_t num_rows, const SampleLimits& limits) {
   for (int64_t n = 0; n < num_rows; n++) {
     const SampleChoice& choice = samples.choices[n];
-    check_range("num_logprobs", choice.num_logprobs, -1, samples.top_stride);
+    check_choice(choice.temperature, choice.top_k, choice.top_p, choice.min_p);
+    check_range("num_logprobs", choice.num_logprobs, -1, std::min(samples.top_stride, limits.vocab_size));
     check_range("a forced token", choice.forced_token, -1, limits.vocab_size - 1);
     check_range("an allowed row", choice.allowed_row, -1, limits.num_masks - 1);
     check_range("a first edit", choice.first_edit, 0, limits.num_edits);

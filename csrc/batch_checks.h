@@ -26,6 +26,9 @@ void check_batch(const Batch& batch, const BatchLimits& limits);  // ids of toke
 void check_logit_rows(const int32_t* rows, int64_t num_rows, int64_t num_tokens);
 void check_targets(const int32_t* targets, int64_t num_rows, int64_t num_sums);
 
+// How a token is drawn: numbers of which every quotient and power in the sampler is finite.
+void check_choice(float temperature, int64_t top_k, float top_p, float min_p);
+
 struct SampleLimits {
   int64_t vocab_size, num_edits, num_masks, num_scores;
 };

@@ -66,9 +66,11 @@ template <class T>
 Rows<T> rows_of(const char* name, const Matrix<T>& array) {
   Rows<T> view = {array.data(), (int64_t)array.shape(0), (int64_t)array.shape(1), (int64_t)array.shape(1)};
   if (array.size() == 0) return view;  // whose strides mean nothing
-  if (view.columns > 1 && array.stride(1) != 1) fail("%s must have contiguous rows, got a column stride of %lld", name, (long long)array.stride(1));
+  if (view.columns > 1 && array.stride(1) != 1)
+    fail("%s must have contiguous rows, got a column stride of %lld", name, (long long)array.stride(1));
   if (view.rows > 1) view.stride = array.stride(0);
-  if (view.stride < view.columns) fail("%s has rows that overlap: stride %lld, %lld columns", name, (long long)view.stride, (long long)view.columns);
+  if (view.stride < view.columns)
+    fail("%s has rows that overlap: stride %lld, %lld columns", name, (long long)view.stride, (long long)view.columns);
   return view;
 }
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -39,8 +40,8 @@ CacheLayer cache_layer(const Pool& pool, int64_t layer_offset, int64_t block_siz
   const CacheDtype dtype = cache_dtype(dtype_name);
   check_range("head_dim", head_dim, kMinHeadDim, kMaxHeadDim);
   check_range("num_kv_heads", num_kv_heads, 1, 4096);
-  check_range("block_size", block_size, kTileTokens, 4096);
-  if (block_size % kTileTokens) fail("block_size must be a multiple of %d, got %lld", kTileTokens, (long long)block_size);
+  check_range("block_size", block_size, kPieceTokens, 4096);
+  if (block_size % kPieceTokens) fail("block_size must be a multiple of %d, got %lld", kPieceTokens, (long long)block_size);
   const int64_t bytes = layer_bytes(dtype, block_size, num_kv_heads, head_dim), block_bytes = (int64_t)pool.shape(1);
   if (layer_offset < 0 || layer_offset % 64 || block_bytes % 64 || bytes > block_bytes - layer_offset)
     fail("a layer of %lld bytes at layer_offset %lld does not fit a block of %lld bytes, both multiples of 64", (long long)bytes,
@@ -65,7 +66,7 @@ void check_requests(const AttentionArgs& args, int64_t num_tokens, int64_t num_b
   for (int32_t r = 0; r < args.num_requests; r++) {
     const int64_t count = (int64_t)args.query_start_loc[r + 1] - args.query_start_loc[r], length = args.seq_lens[r];
     if (count < 0) fail("query_start_loc must not decrease, got %lld tokens for request %d", (long long)count, r);
-    check_range("seq_lens", length, count, args.block_table_stride * block_size);
+    check_range("seq_lens", length, count, std::min(args.block_table_stride * block_size, (int64_t)kMaxSeqLen));
     const int64_t first = length - count, visible = args.window > 0 && first >= args.window ? first - args.window + 1 : 0;
     for (int64_t block = visible / block_size; count > 0 && block * block_size < length; block++)
       check_range("block_tables", args.block_tables[r * args.block_table_stride + block], 0, num_blocks - 1);

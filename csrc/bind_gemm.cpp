@@ -146,8 +146,7 @@ std::unique_ptr<OwnedMatrix> quantize_matrix(int format_number, int source_numbe
 std::unique_ptr<OwnedMatrix> restore(int format_number, const Bytes& data, int64_t N, int64_t K, int num_threads) {
   const WeightFormat format = checked_format("format", format_number);
   check_matrix(N, K, num_threads);
-  const int64_t panels = (N + kPanelColumns - 1) / kPanelColumns;
-  check_equal("the bytes of the matrix", (int64_t)data.size(), panels * panel_bytes(format, K));
+  check_equal("the bytes of the matrix", (int64_t)data.size(), num_panels(N) * panel_bytes(format, K));
   nb::gil_scoped_release release;
   auto matrix = std::make_unique<OwnedMatrix>(format, N, K);
   matrix->restore(data.data(), num_threads);

@@ -2,10 +2,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
-#include <cmath>
 #include <optional>
 #include <vector>
 
+#include "batch_checks.h"
 #include "bind_arrays.h"
 #include "bind_names.h"
 #include "bindings.h"
@@ -18,10 +18,6 @@ namespace nb = nanobind;
 namespace OCTAVO_NS {
 
 namespace {
-
-void check_fraction(const char* name, float value) {
-  if (!(value >= 0.0f && value <= 1.0f)) fail("%s must be in [0, 1], got %g", name, (double)value);
-}
 
 std::vector<LogitEdit> edits_of(const Array<const int32_t, 1>& ids, const Matrix<const float>& values, int64_t V) {
   const int64_t count = (int64_t)ids.shape(0);
@@ -43,11 +39,7 @@ nb::tuple sample(const Array<float, 1>& logits, const char* mode, float temperat
                  const std::optional<Array<float, 1>>& scores) {
   const int64_t V = (int64_t)logits.shape(0);
   check_range("vocabulary", V, 1, INT32_MAX);
-  if (!(temperature >= 0.0f && std::isfinite(temperature))) fail("temperature must be finite and at least 0, got %g", (double)temperature);
-  check_range("top_k", top_k, 0, INT32_MAX);
-  check_fraction("top_p", top_p);
-  if (top_p == 0.0f) fail("top_p must be above 0");
-  check_fraction("min_p", min_p);
+  check_choice(temperature, top_k, top_p, min_p);
   check_range("num_logprobs", num_logprobs, -1, V);
   check_range("forced_token", forced_token, -1, V - 1);
   if (edit_ids.has_value() != edits.has_value()) fail("edit_ids and edits must be given together");

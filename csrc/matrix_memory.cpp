@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "cpu/arena.h"
+#include "cpu/cache_line.h"
 
 namespace OCTAVO_NS {
 
@@ -10,7 +11,6 @@ namespace {
 
 constexpr int64_t kMappingBytes = int64_t{64} << 20;
 constexpr int64_t kLargest = kMappingBytes / 16;  // that shares a mapping: what is left at its end is lost
-constexpr int64_t kLine = 64;
 
 // Gives out a mapping from its beginning; what is freed comes back when all of it is.
 struct Mapping {
@@ -36,7 +36,7 @@ MatrixMemory::MatrixMemory(int64_t bytes, int64_t slack) {
     current = mapping;
   }
   data_ = {mapping, mapping->arena.data() + mapping->used};
-  mapping->used += (bytes + kLine - 1) / kLine * kLine;
+  mapping->used += whole_lines(bytes);
 }
 
 }  // namespace OCTAVO_NS

@@ -7,12 +7,6 @@
 
 namespace OCTAVO_NS {
 
-namespace {
-
-constexpr int64_t kMaxWidth = int64_t(1) << 32;
-
-}  // namespace
-
 void NativeProgram::route(Place logits, std::optional<Vector> choice_bias, const Routing& routing, Place experts, Place weights) {
   check_routing(routing);
   const float* bias = choice_bias ? keep(*choice_bias, routing.num_experts) : nullptr;
@@ -26,7 +20,8 @@ void NativeProgram::moe_sort(Place experts, int64_t top_k, int64_t num_experts, 
   check_experts(top_k, num_experts);
   check_range("width", width, 1, kMaxWidth);
   if (x.has_value() == act.has_value()) fail("moe_sort reads either floats or activation blocks");
-  const int64_t rows = max_rows(), num_blocks = (width + kGroup - 1) / kGroup;
+  const int64_t rows = max_rows();
+  check_range("the sorted rows", rows * top_k, 1, INT32_MAX);
   moe_plan_->reserve(rows, top_k, num_experts);
   sorted_experts_ = num_experts;
   sorted_per_row_ = top_k;
@@ -38,7 +33,7 @@ void NativeProgram::moe_sort(Place experts, int64_t top_k, int64_t num_experts, 
   if (act) {
     stage.act = acts(act, width);
     stage.sorted_act = acts(sorted_rows, width, rows * top_k);
-    stage.row_bytes = num_blocks * (int64_t)sizeof(ActBlock);
+    stage.row_bytes = num_groups(width) * (int64_t)sizeof(ActBlock);
   } else {
     stage.x = floats(*x, width);
     stage.sorted_x = floats(sorted_rows, width, rows * top_k);
@@ -55,11 +50,12 @@ int64_t NativeProgram::num_sorted_rows() const {
 void NativeProgram::moe_gemm(std::optional<Place> x, std::optional<Place> act, Place y,
                              const std::vector<std::vector<SegmentArgs>>& experts) {
   check_open();
+  const int64_t rows = num_sorted_rows();
   check_equal("the number of experts", (int64_t)experts.size(), sorted_experts_);
   MoeGemmStage stage;
   stage.plan = moe_plan_.get();
   for (const std::vector<SegmentArgs>& segments : experts) {
-    stage.experts.push_back(product(x, act, y, false, segments, num_sorted_rows()));
+    stage.experts.push_back(product(x, act, y, false, segments, rows));
   }
   stages().emplace_back(std::move(stage));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bind_names.h"
+#include "cpu/cache_line.h"
 #include "packed_matrix.h"
 
 namespace OCTAVO_NS {
@@ -10,10 +11,6 @@ namespace OCTAVO_NS {
 namespace {
 
 constexpr int64_t kMaxHeads = 1 << 16;
-constexpr int64_t kMaxStride = int64_t(1) << 32;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-int64_t num_act_blocks(int64_t width) { return (width + kGroup - 1) / kGroup; }
 
 int64_t thread_scratch_bytes(const RowStage& stage) { return stage.scratch_floats * (int64_t)sizeof(float); }
 int64_t thread_scratch_bytes(const GemmStage& stage) { return unit_scratch_bytes(stage); }
@@ -54,7 +51,7 @@ NativeProgram::NativeProgram(const ProgramSizes& sizes) : sizes_(sizes) {
   check_range("arena_bytes", sizes.arena_bytes, 64, int64_t(1) << 46);
   check_range("max_num_tokens", sizes.max_num_tokens, 1, INT32_MAX - 1);
   check_range("max_num_seqs", sizes.max_num_seqs, 1, INT32_MAX - 1);
-  check_range("max_model_len", sizes.max_model_len, 1, INT32_MAX - 1);
+  check_range("max_model_len", sizes.max_model_len, 1, kMaxSeqLen);
   limits_ = {sizes.max_num_tokens, sizes.max_num_seqs, sizes.max_model_len, INT32_MAX, {}};
   executor_ = std::make_unique<Executor>(sizes.num_threads, sizes.arena_bytes);
 }
@@ -66,8 +63,9 @@ void NativeProgram::add_group(Array<uint8_t, 1> pool, int32_t num_layers, int32_
   check_range("num_layers", num_layers, 1, 1 << 16);
   check_range("num_kv_heads", num_kv_heads, 1, kMaxHeads);
   check_range("head_dim", head_dim, kMinHeadDim, kMaxHeadDim);
-  check_range("block_size", block_size, kTileTokens, 4096);
-  if (block_size % kTileTokens) fail("block_size must be a multiple of 16");
+  check_range("block_size", block_size, kPieceTokens, 4096);
+  if (block_size % kPieceTokens) fail("block_size must be a multiple of 16");
+  if ((uintptr_t)pool.data() % sizeof(float)) fail("a cache pool must be aligned to 4 bytes");
   const CacheDtype dtype = cache_dtype(dtype_name);
   const int64_t bytes = layer_bytes(dtype, block_size, num_kv_heads, head_dim);
   const CacheLayer first = {pool.data(), bytes * num_layers, 0, block_size, num_kv_heads, head_dim, dtype};
@@ -89,7 +87,7 @@ void NativeProgram::add_state_group(Array<uint8_t, 1> pool, int32_t num_layers, 
   check_range("value_dim", value_dim, 1, kMaxStateHeadDim);
   check_range("conv_width", conv_width, 2, kMaxConvWidth);
   check_equal("conv_channels", conv_channels, 2 * (int64_t)num_key_heads * key_dim + (int64_t)num_value_heads * value_dim);
-  if ((uintptr_t)pool.data() % sizeof(float)) fail("a pool of states must be aligned");
+  if ((uintptr_t)pool.data() % sizeof(float)) fail("a pool of states must be aligned to 4 bytes");
   StateLayer first = {(float*)pool.data(), 0, 0, num_key_heads, num_value_heads, key_dim, value_dim, conv_width, conv_channels,
                       keeps_border};
   first.slot_floats = first.layer_floats() * num_layers;
@@ -126,7 +124,7 @@ uint8_t* NativeProgram::address(const Place& place, int64_t width, int64_t eleme
   const auto [offset, stride] = place;
   const int64_t most = sizes_.arena_bytes / element_bytes;  // elements that there is room for
   check_range("the width of an operand", width, 1, most);
-  check_range("the stride of an operand", stride, width, kMaxStride);
+  check_range("the stride of an operand", stride, width, kMaxWidth);
   check_range("the rows of an operand", rows, 1, (most - width) / stride + 1);
   const int64_t bytes = ((rows - 1) * stride + width) * element_bytes;
   check_range("the offset of an operand", offset, 0, sizes_.arena_bytes - bytes);
@@ -135,6 +133,7 @@ uint8_t* NativeProgram::address(const Place& place, int64_t width, int64_t eleme
 
 Floats NativeProgram::floats(const Place& place, int64_t width) const { return floats(place, width, max_rows()); }
 Floats NativeProgram::floats(const Place& place, int64_t width, int64_t rows) const {
+  if (place.first % (int64_t)sizeof(float)) fail("floats must be aligned to 4 bytes");
   return {(float*)address(place, width, sizeof(float), rows), place.second};
 }
 Floats NativeProgram::floats(const std::optional<Place>& place, int64_t width) const {
@@ -144,7 +143,7 @@ Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width) const
 Acts NativeProgram::acts(const std::optional<Place>& place, int64_t width, int64_t rows) const {
   if (!place) return Acts();
   if (place->first % (int64_t)sizeof(ActBlock)) fail("activation blocks must be aligned to 64 bytes");
-  return {(ActBlock*)address(*place, num_act_blocks(width), sizeof(ActBlock), rows), place->second};
+  return {(ActBlock*)address(*place, num_groups(width), sizeof(ActBlock), rows), place->second};
 }
 
 const float* NativeProgram::keep(const Vector& values, int64_t size) {
@@ -163,6 +162,7 @@ const PackedMatrix& NativeProgram::keep(const nb::object& matrix) {
 void NativeProgram::start(Part part) {
   check_open();
   part_ = part;
+  sorted_experts_ = sorted_per_row_ = 0;
 }
 
 std::vector<Stage>& NativeProgram::stages() {
@@ -171,10 +171,10 @@ std::vector<Stage>& NativeProgram::stages() {
 }
 
 void NativeProgram::add_row_op(RowOp op, int64_t scratch_floats) {
-  if (stages().empty() || !std::holds_alternative<RowStage>(stages().back())) fail("row ops need start_rows first");
-  RowStage& stage = std::get<RowStage>(stages().back());
-  stage.ops.push_back(std::move(op));
-  stage.scratch_floats = std::max(stage.scratch_floats, scratch_floats);
+  RowStage* stage = stages().empty() ? nullptr : std::get_if<RowStage>(&stages().back());
+  if (!stage || stage->rows_per_row > 1) fail("row ops need start_rows first");
+  stage->ops.push_back(std::move(op));
+  stage->scratch_floats = std::max(stage->scratch_floats, scratch_floats);
 }
 
 void NativeProgram::embedding(nb::object table, float scale, Place y) {
@@ -194,14 +194,14 @@ void NativeProgram::rms_norm(Place x, Vector weight, int64_t heads, float eps, s
 
 void NativeProgram::gated_mul(Place x, const char* gate, int64_t width, std::optional<Place> y, std::optional<Place> act) {
   if (!y && !act) fail("gated_mul has no result");
-  check_range("width", width, 1, kMaxStride);
+  check_range("width", width, 1, kMaxWidth);
   add_row_op(GatedMulOp{floats(x, 2 * width), gate_of(gate), width, floats(y, width), acts(act, width)}, y ? 0 : width);
 }
 
 void NativeProgram::mul_by_gate(Place x, Place g, const char* gate, int64_t width, int64_t gate_width, std::optional<Place> y,
                                 std::optional<Place> act) {
   if (!y && !act) fail("mul_by_gate has no result");
-  check_range("width", width, 1, kMaxStride);
+  check_range("width", width, 1, kMaxWidth);
   if (gate_width != 1) check_equal("the width of a gate", gate_width, width);
   add_row_op(MulByGateOp{floats(x, width), floats(g, gate_width), gate_of(gate), width, gate_width, floats(y, width), acts(act, width)},
              y ? 0 : width);
@@ -257,7 +257,7 @@ GemmStage NativeProgram::product(const std::optional<Place>& x, const std::optio
   for (const auto& [matrix, column, bias, int8] : segments) {
     const PackedMatrix& weight = keep(matrix);
     const float* bias_values = bias ? keep(*bias, weight.N) : nullptr;
-    check_range("the column of a segment", column, 0, kMaxStride);
+    check_range("the column of a segment", column, 0, kMaxWidth);
     stage.segments.push_back({weight, column, bias_values, int8});
     stage.y = floats(y, column + weight.N, rows);
     add_input(stage, weight, int8, x, act, rows);
@@ -275,7 +275,7 @@ void NativeProgram::gated_gemm(std::optional<Place> x, std::optional<Place> act,
                                const SegmentArgs& up_part) {
   check_open();
   if (!y && !y_act) fail("gated_gemm has no result");
-  check_range("width", width, 1, kMaxStride);
+  check_range("width", width, 1, kMaxWidth);
   GatedGemmStage stage = {{}, {}, gate_of(gate), width, {}, {}, floats(y, width), acts(y_act, width)};
   const auto make_part = [&](const SegmentArgs& args) {
     const auto& [matrix, first_panel, bias, int8] = args;
@@ -355,7 +355,7 @@ void NativeProgram::finish(Place logits, int64_t vocab_size, std::optional<Place
       scratch_.shared = std::max(scratch_.shared, std::visit([&](const auto& s) { return shared_scratch_bytes(s, sizes_); }, stage));
     }
   }
-  scratch_ = {round_up(scratch_.shared, 4096), round_up(scratch_.per_thread, 4096)};
+  scratch_ = {round_up(scratch_.shared, kPageBytes), round_up(scratch_.per_thread, kPageBytes)};
   executor_->set_program(program_, scratch_);
   is_finished_ = true;
 }

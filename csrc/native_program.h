@@ -1,6 +1,7 @@
 // A program as Python builds and runs it: every address and extent is checked here, once at load; every batch, once per call.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,8 @@ struct ProgramSizes {
   int32_t num_threads;
   int64_t arena_bytes, max_num_tokens, max_num_seqs, max_model_len;
 };
+
+constexpr int64_t kMaxWidth = int64_t(1) << 32;  // elements of an operand's row, or from one to the next
 
 // One segment of a product: matrix, column of the output, bias or none, whether it reads activation blocks. A part of a gated one has
 // its first panel in place of the column.
@@ -90,7 +93,7 @@ class NativeProgram {
   int64_t num_screened() const { return num_screened_; }
   int64_t peak_bytes() const { return sizes_.arena_bytes + scratch_.shared + sizes_.num_threads * scratch_.per_thread + screen_bytes_; }
   int64_t vocab_size() const { return program_.head.width; }
-  int64_t num_groups() const { return (int64_t)groups_.size(); }
+  int64_t num_cache_groups() const { return (int64_t)groups_.size(); }
   bool is_state_group(size_t group) const { return std::holds_alternative<StateLayer>(groups_[group].first_layer); }
   void close();
 
@@ -153,13 +156,13 @@ class NativeProgram {
   ScratchBytes scratch_ = {0, 0};
   std::vector<Group> groups_;
   std::unique_ptr<MoePlan> moe_plan_ = std::make_unique<MoePlan>();  // of the mixture that runs: one at a time
-  int64_t sorted_experts_ = 0, sorted_per_row_ = 0;  // of the last moe_sort
+  int64_t sorted_experts_ = 0, sorted_per_row_ = 0;  // of the last moe_sort of this part; 0: none
   std::vector<nb::object> kept_;  // matrices, arrays and pools that instructions point into
   Part part_ = Part::kBody;  // that is being written
   bool is_finished_ = false, is_closing_ = false;
   std::unique_ptr<ScreenedHead> screened_head_;      // made by the first step that can use it
-  int64_t screen_bytes_ = 0;                         // that it takes; 0: this head has none
-  int64_t num_screened_ = 0;                         // rows so far
+  std::atomic<int64_t> screen_bytes_{0};             // that it takes; 0: this head has none. Read while a call runs
+  std::atomic<int64_t> num_screened_{0};             // rows so far. Read while a call runs
   ScreenPause screen_pauses_[2];                     // of steps that choose greedily, and of others
   SeatTables tables_;                                // whose arrays are kept alive by the next
   std::vector<Table> kept_tables_;

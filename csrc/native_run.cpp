@@ -36,7 +36,7 @@ std::optional<double> NativeProgram::timed(bool check_signals, const Call& call)
 }
 
 void NativeProgram::set_tables(Table token_ids, std::vector<Table> blocks) {
-  check_equal("the number of block tables", (int64_t)blocks.size(), num_groups());
+  check_equal("the number of block tables", (int64_t)blocks.size(), num_cache_groups());
   const auto view = [](const Table& table) { return SeatTable{table.data(), (int64_t)table.shape(0), (int64_t)table.shape(1)}; };
   SeatTables tables = {view(token_ids), {}};
   for (const Table& table : blocks) tables.blocks.push_back(view(table));
@@ -62,7 +62,7 @@ std::optional<double> NativeProgram::sample(const SampleArrays& samples, int64_t
   check_samples(samples, num_rows, limits);
   std::vector<int32_t> rows((size_t)num_rows);
   for (int64_t n = 0; n < num_rows; n++) rows[(size_t)n] = samples.choices[n].row;
-  HeadJob job = {&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr, nullptr, nullptr};
+  HeadJob job = {&program_.head, rows.data(), num_rows, &samples, nullptr, nullptr, nullptr};
   const bool screened = can_screen(samples, num_rows);
   return timed(check_signals, [&](const StopCheck& stop) {
     check_logit_rows(job.rows, job.num_rows, num_hidden_rows_);
@@ -83,7 +83,6 @@ bool NativeProgram::sample_screened(HeadJob& job, const StopCheck& stop) {
   if (!screened_head_) return executor_->run_head(job, stop);
   job.entry = &screened_head_->entry;
   job.screen = &screened_head_->screen;
-  job.exact = &program_.head.stages.back();
   const bool is_complete = executor_->run_head(job, stop);
   if (executor_->needed_all()) {
     pause.num_left = (1 << std::min(pause.num_failed++, 6)) - 1;
@@ -122,7 +121,7 @@ void NativeProgram::make_screened_head() {
 std::optional<double> NativeProgram::logits(const RowIds& rows, const Array<float, 2>& out, bool check_signals) {
   check_equal("the rows of the logits array", (int64_t)out.shape(0), (int64_t)rows.size());
   check_equal("the columns of the logits array", (int64_t)out.shape(1), program_.head.width);
-  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data(), nullptr, nullptr}, check_signals);
+  return run_head({&program_.head, rows.data(), (int64_t)rows.size(), nullptr, nullptr, out.data(), nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targets, const Array<double, 2>& sums, bool check_signals) {
@@ -131,7 +130,7 @@ std::optional<double> NativeProgram::pool(const RowIds& rows, const RowIds& targ
   check_equal("the columns of the sums", (int64_t)sums.shape(1), program_.pool.width);
   check_targets(targets.data(), (int64_t)rows.size(), (int64_t)sums.shape(0));
   const SumArrays arrays = {targets.data(), sums.data()};
-  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr, nullptr, nullptr}, check_signals);
+  return run_head({&program_.pool, rows.data(), (int64_t)rows.size(), nullptr, &arrays, nullptr, nullptr}, check_signals);
 }
 
 std::optional<double> NativeProgram::run_head(const HeadJob& job, bool check_signals) {

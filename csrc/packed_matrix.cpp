@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <system_error>
 #include <thread>
 
 #include "cpu/arena.h"
@@ -14,11 +13,6 @@
 namespace OCTAVO_NS {
 
 namespace {
-
-int64_t packed_bytes(WeightFormat format, int64_t N, int64_t K) {
-  const int64_t panels = (N + kPanelColumns - 1) / kPanelColumns;
-  return panels * panel_bytes(format, K);
-}
 
 int64_t num_shares(int64_t panels, int num_threads) { return std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(panels, 1)); }
 
@@ -30,7 +24,7 @@ void for_each_share(int64_t panels, int64_t shares, F f) {
   for (int64_t t = 1; t < shares; t++) {
     try {
       others.emplace_back(run, t);
-    } catch (const std::system_error&) {  // no more threads to be had
+    } catch (...) {  // no more threads to be had
       run(t);
     }
   }
@@ -42,7 +36,7 @@ void for_each_share(int64_t panels, int64_t shares, F f) {
 
 OwnedMatrix::OwnedMatrix(WeightFormat format, int64_t N, int64_t K)
     : format_(format),
-      memory_(packed_bytes(format, N, K), kPackedSlack),
+      memory_(OCTAVO_NS::num_panels(N) * panel_bytes(format, K), kPackedSlack),
       view_{memory_.data(), N, K, panel_bytes(format, K), packed_as(format)} {}
 
 void OwnedMatrix::pack(const FileRows& rows, int num_threads) {

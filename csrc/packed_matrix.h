@@ -29,7 +29,7 @@ class OwnedMatrix {
   const PackedMatrix& view() const { return view_; }
   WeightFormat format() const { return format_; }
   const uint8_t* data() const { return view_.data; }
-  int64_t num_panels() const { return (view_.N + kPanelColumns - 1) / kPanelColumns; }
+  int64_t num_panels() const { return OCTAVO_NS::num_panels(view_.N); }
   int64_t nbytes() const { return num_panels() * view_.panel_bytes; }
 
  private:

@@ -1,7 +1,6 @@
 #include "packing.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 namespace OCTAVO_NS {
@@ -16,7 +15,7 @@ Packing::Packing(int num_threads) {
   for (int t = 1; t < num_threads; t++) {
     try {
       threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {  // no more threads to be had
+    } catch (...) {  // no more threads to be had
       return;
     }
   }

@@ -4,17 +4,17 @@
 
 #include <new>
 
+#include "cache_line.h"
+
 namespace OCTAVO_NS {
 
 namespace {
 
-constexpr size_t kPage = 4096, kHugePage = size_t{2} << 20;
-
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-Arena::Arena(int64_t bytes) : size_(round_up(bytes > 0 ? (size_t)bytes : 1, kPage)) {
+Arena::Arena(int64_t bytes) : size_(round_up(bytes > 0 ? (size_t)bytes : 1, (size_t)kPageBytes)) {
   // A large one starts on a huge page: map that much more, then give the ends back.
   const size_t spare = size_ >= kHugePage ? kHugePage : 0;
   void* mapped = mmap(nullptr, size_ + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -8,6 +8,8 @@
 
 namespace OCTAVO_NS {
 
+constexpr int64_t kPageBytes = 4096;
+
 class Arena {
  public:
   explicit Arena(int64_t bytes);  // throws std::bad_alloc

@@ -13,8 +13,6 @@ namespace OCTAVO_NS {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
-
 // Softmax over some segments: max and sum of exp2(score - max) per row, and that sum with values.
 struct Softmax {
   float* max;    // [rows]
@@ -86,7 +84,7 @@ UnitRows load_rows(const AttentionArgs& args, const UnitWork& work, uint8_t* thr
 const uint8_t* piece_address(const AttentionArgs& args, const UnitWork& work, int32_t position) {
   const CacheLayer& cache = args.cache;
   const int64_t block = args.block_tables[work.request * args.block_table_stride + position / cache.block_size];
-  const int64_t piece = (int64_t)(position % cache.block_size / kTileTokens) * cache.num_kv_heads + work.kv_head;
+  const int64_t piece = (int64_t)(position % cache.block_size / kPieceTokens) * cache.num_kv_heads + work.kv_head;
   return cache.pool + block * cache.block_bytes + cache.layer_offset + piece * piece_bytes(cache.dtype, cache.head_dim);
 }
 
@@ -97,8 +95,8 @@ KeyTile key_tile(const AttentionArgs& args, const UnitWork& work, const UnitWork
   const UnitWork& next = is_last && following ? *following : work;
   const int32_t next_position = !is_last ? position + kTileKeys : following ? following->first_key / kTileKeys * kTileKeys : position;
   for (int b = 0; b < kPieces; b++) {
-    const int32_t key = position + b * kTileTokens, next_key = next_position + b * kTileTokens;
-    if (key + kTileTokens > work.first_key && key <= work.last_key) tile.piece[b] = piece_address(args, work, key);
+    const int32_t key = position + b * kPieceTokens, next_key = next_position + b * kPieceTokens;
+    if (key + kPieceTokens > work.first_key && key <= work.last_key) tile.piece[b] = piece_address(args, work, key);
     tile.next[b] = piece_address(args, next, std::clamp(next_key, next.first_key, next.last_key));
   }
   return tile;

@@ -13,6 +13,7 @@
 namespace OCTAVO_NS {
 
 constexpr int kSegmentTokens = 512;
+constexpr int32_t kMaxSeqLen = 1 << 30;  // tokens: the ends of their tiles and segments are positions in an int32, too
 
 struct AttentionArgs {
   CacheLayer cache;

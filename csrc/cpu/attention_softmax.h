@@ -33,7 +33,7 @@ KeyRange visible_keys(const TileRows& rows, int32_t position) {
 // for it, which costs no extra case.
 template <int W, class Score>
 OCTAVO_INLINE void for_visible_pieces(const KeyRange& range, const KeyTile& tile, const Score& score) {
-  const int first = range.any_begin / kTileTokens, last = (range.any_end - 1) / kTileTokens;
+  const int first = range.any_begin / kPieceTokens, last = (range.any_end - 1) / kPieceTokens;
   for (int b = first / W * W; b <= last; b += W) {
     const uint8_t *piece[W], *next[W];
     for (int i = 0; i < W; i++) {
@@ -49,14 +49,14 @@ OCTAVO_INLINE void mask_scores(float* scores, int32_t begin, int32_t end, float 
   const F32 hidden = set1(-__builtin_inff());
 #pragma GCC unroll 4
   for (int b = 0; b < kPieces; b++) {
-    const int from = begin - b * kTileTokens, to = end - b * kTileTokens;
+    const int from = begin - b * kPieceTokens, to = end - b * kPieceTokens;
     F32 x = hidden;
-    if (to > 0 && from < kTileTokens) {
-      x = load(scores + b * kTileTokens);
+    if (to > 0 && from < kPieceTokens) {
+      x = load(scores + b * kPieceTokens);
       if (softcap != 0.0f) x = mul(set1(softcap), tanh(x));
-      if (from > 0 || to < kTileTokens) x = select(mask_and_not(mask_first(to), mask_first(from)), x, hidden);
+      if (from > 0 || to < kPieceTokens) x = select(mask_and_not(mask_first(to), mask_first(from)), x, hidden);
     }
-    store(scores + b * kTileTokens, x);
+    store(scores + b * kPieceTokens, x);
   }
 }
 
@@ -84,8 +84,8 @@ OCTAVO_INLINE void softmax_rows(float (*scores)[kTileKeys], const KeyRange& rang
     F32 x[kPieces];
 #pragma GCC unroll 4
     for (int b = 0; b < kPieces; b++) {
-      x[b] = exp2(sub(load(scores[r] + b * kTileTokens), top));
-      store(scores[r] + b * kTileTokens, x[b]);
+      x[b] = exp2(sub(load(scores[r] + b * kPieceTokens), top));
+      store(scores[r] + b * kPieceTokens, x[b]);
     }
     float* sum = state.sum + r * kLanes;
     store(sum, add(load(sum), add(add(x[0], x[1]), add(x[2], x[3]))));

@@ -54,7 +54,7 @@ template <int R, int B, CacheDtype dtype>
 OCTAVO_INLINE void score_pieces(const float* q, const uint8_t* const* piece, const uint8_t* const* next, int64_t head_dim,
                                 float (*scores)[kTileKeys], int first_piece) {
   using Element = typename CacheElement<dtype>::Type;
-  constexpr int64_t kBytesOfD = kTileTokens * sizeof(Element);
+  constexpr int64_t kBytesOfD = kPieceTokens * sizeof(Element);
   F32 sums[R][B];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
@@ -71,12 +71,12 @@ OCTAVO_INLINE void score_pieces(const float* q, const uint8_t* const* piece, con
 #pragma GCC unroll 4
   for (int b = 0; b < B; b++)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) store(scores[r] + (first_piece + b) * kTileTokens, sums[r][b]);
+    for (int r = 0; r < R; r++) store(scores[r] + (first_piece + b) * kPieceTokens, sums[r][b]);
 }
 
 template <CacheDtype dtype>
 OCTAVO_INLINE const typename CacheElement<dtype>::Type* values_at(const uint8_t* const* piece, int32_t key, int64_t head_dim) {
-  return (const typename CacheElement<dtype>::Type*)piece[key / kTileTokens] + (kTileTokens + key % kTileTokens) * head_dim;
+  return (const typename CacheElement<dtype>::Type*)piece[key / kPieceTokens] + (kPieceTokens + key % kPieceTokens) * head_dim;
 }
 
 // acc[r][c] += sum of weight * value over keys that all rows see, for the C chunks from first_chunk on.
@@ -93,7 +93,7 @@ OCTAVO_INLINE void add_values(const float (*weights)[kTileKeys], int32_t begin, 
   }
   for (int32_t t = begin; t < end;) {
     const auto *values = values_at<dtype>(tile.piece, t, tile.head_dim), *next = values_at<dtype>(tile.next, t, tile.head_dim);
-    const int32_t piece_end = (t / kTileTokens + 1) * kTileTokens, stop = piece_end < end ? piece_end : end;
+    const int32_t piece_end = (t / kPieceTokens + 1) * kPieceTokens, stop = piece_end < end ? piece_end : end;
     for (; t < stop; t++, values += tile.head_dim, next += tile.head_dim) {
       prefetch(next + column[0]);
       add_products<kTileKeys>(sums, [&](int c) { return CacheElement<dtype>::load16(values + column[c]); }, weights[0] + t);

@@ -6,7 +6,7 @@
 namespace OCTAVO_NS {
 
 constexpr int kTileKeys = 64;  // keys of a tile; it starts at a multiple of 64 absolute positions
-constexpr int kPieces = kTileKeys / kTileTokens;
+constexpr int kPieces = kTileKeys / kPieceTokens;
 
 // Rows of a tile: most are of kMaxTileRows, whose accumulators fill the registers (32 of 16 lanes, 16 of 8 lanes, 16 or 32 of
 // 4 lanes); what is left over goes in smaller ones.
@@ -51,7 +51,8 @@ struct KeyTile {
 using TileKernel = void (*)(const TileRows& rows, const KeyTile& tile);
 TileKernel tile_kernel(CacheDtype dtype, int rows);  // for a number of rows that next_tile_rows gives
 
-// Rotate a query as keys are, and round it, times `factor`, to int16 times *scale. Element d goes to out[d / 2 * 2 * rows + d % 2], up to padded_head_dim with zeros.
+// Rotate a query as keys are, and round it, times `factor`, to int16 times *scale. Element d goes to out[d / 2 * 2 * rows + d % 2], up to
+// padded_head_dim with zeros.
 void quantize_query(const float* q, float factor, int32_t head_dim, int32_t rows, int16_t* out, float* scale);
 TileKernel int8_tile_kernel(int rows);
 

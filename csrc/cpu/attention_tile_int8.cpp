@@ -29,7 +29,7 @@ constexpr int vectors_per_row(int) { return 1; }
 
 OCTAVO_INLINE const int8_t* keys_of(const uint8_t* piece) { return (const int8_t*)piece + kScaleBytes; }
 OCTAVO_INLINE const float* key_scales(const uint8_t* piece) { return (const float*)piece; }
-OCTAVO_INLINE const float* value_scales(const uint8_t* piece) { return (const float*)piece + kTileTokens; }
+OCTAVO_INLINE const float* value_scales(const uint8_t* piece) { return (const float*)piece + kPieceTokens; }
 
 // sums[r][i] += the pairs of vector(i) . pair r of `pairs`, which are 2 * kStride elements apart.
 template <int kStride, int R, int W, class Vector>
@@ -55,7 +55,7 @@ OCTAVO_INLINE void clear(I32 (&sums)[R][W]) {
 template <int R, int B>
 OCTAVO_INLINE void score_pieces(const int16_t* q, const float* q_scale, const uint8_t* const* piece, const uint8_t* const* next,
                                 int64_t head_dim, float (*scores)[kTileKeys], int first_piece) {
-  const int64_t key_bytes = kTileTokens * padded_head_dim(head_dim);
+  const int64_t key_bytes = kPieceTokens * padded_head_dim(head_dim);
   I32 sums[R][B];
   clear(sums);
 #pragma GCC unroll 4
@@ -73,7 +73,7 @@ OCTAVO_INLINE void score_pieces(const int16_t* q, const float* q_scale, const ui
     const F32 scale = load(key_scales(piece[b]));
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
-      store(scores[r] + (first_piece + b) * kTileTokens, mul(to_f32(sums[r][b]), mul(scale, set1(q_scale[r]))));
+      store(scores[r] + (first_piece + b) * kPieceTokens, mul(to_f32(sums[r][b]), mul(scale, set1(q_scale[r]))));
   }
 }
 
@@ -82,7 +82,7 @@ OCTAVO_INLINE float quantize_weights(const float* weights, const KeyTile& tile, 
   F32 scaled[kPieces], most = zero();
 #pragma GCC unroll 4
   for (int b = 0; b < kPieces; b++) {  // the scale of a key that the row does not see may be anything
-    const F32 weight = load(weights + b * kTileTokens);
+    const F32 weight = load(weights + b * kPieceTokens);
     scaled[b] = tile.piece[b] ? select(cmp_gt(weight, zero()), mul(weight, load(value_scales(tile.piece[b]))), zero()) : zero();
     most = max_magnitude(most, scaled[b]);
   }
@@ -93,7 +93,7 @@ OCTAVO_INLINE float quantize_weights(const float* weights, const KeyTile& tile, 
   }
   const F32 factor = set1(kLargest / largest);
 #pragma GCC unroll 4
-  for (int b = 0; b < kPieces; b++) store_i16(out + b * kTileTokens, mul(scaled[b], factor));
+  for (int b = 0; b < kPieces; b++) store_i16(out + b * kPieceTokens, mul(scaled[b], factor));
   return scale;
 }
 
@@ -101,24 +101,24 @@ OCTAVO_INLINE float quantize_weights(const float* weights, const KeyTile& tile, 
 template <int R, int C>
 OCTAVO_INLINE void add_values(const int16_t (*weights)[kTileKeys], const float* scales, const KeyRange& range, const KeyTile& tile,
                               float* acc, int64_t first_chunk, int64_t num_chunks) {
-  constexpr int kPrefetchBytes = C * kTileTokens * kTileTokens;  // of a piece, in the course of these chunks
-  const int64_t pair_bytes = 2 * padded_head_dim(tile.head_dim), values_offset = kTileTokens * padded_head_dim(tile.head_dim);
+  constexpr int kPrefetchBytes = C * kPieceTokens * kPieceTokens;  // of a piece, in the course of these chunks
+  const int64_t pair_bytes = 2 * padded_head_dim(tile.head_dim), values_offset = kPieceTokens * padded_head_dim(tile.head_dim);
   int64_t column[C];
   I32 sums[R][C];
   clear(sums);
 #pragma GCC unroll 4
   for (int c = 0; c < C; c++) column[c] = 2 * value_column(first_chunk + c, tile.head_dim);
-  for (int b = range.any_begin / kTileTokens; b * kTileTokens < range.any_end; b++) {
+  for (int b = range.any_begin / kPieceTokens; b * kPieceTokens < range.any_end; b++) {
     const int8_t *values = keys_of(tile.piece[b]) + values_offset, *next = keys_of(tile.next[b]) + values_offset;
-    next += first_chunk * kTileTokens * kTileTokens;
-    for (int t = 0; t < kTileTokens; t += 4, values += 2 * pair_bytes, next += kPrefetchBytes / 4) {  // keys without weight add nothing
+    next += first_chunk * kPieceTokens * kPieceTokens;
+    for (int t = 0; t < kPieceTokens; t += 4, values += 2 * pair_bytes, next += kPrefetchBytes / 4) {  // keys without weight add nothing
 #pragma GCC unroll 4
       for (int line = 0; line < kPrefetchBytes / 4; line += 64) prefetch(next + line);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; half++)
         add_products<kTileKeys / 2>(
             sums, [&](int c) { return load_i8_as_i16(values + half * pair_bytes + column[c]); },
-            weights[0] + b * kTileTokens + t + 2 * half);
+            weights[0] + b * kPieceTokens + t + 2 * half);
     }
   }
 #pragma GCC unroll 16

@@ -9,7 +9,10 @@ namespace OCTAVO_NS {
 
 constexpr int64_t kCacheLineBytes = 64;
 
+template <class Size>
+constexpr Size round_up(Size value, Size multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 // `bytes` rounded up to whole cache lines.
-constexpr int64_t whole_lines(int64_t bytes) { return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes; }
+constexpr int64_t whole_lines(int64_t bytes) { return round_up(bytes, kCacheLineBytes); }
 
 }  // namespace OCTAVO_NS

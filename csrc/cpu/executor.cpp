@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 namespace OCTAVO_NS {
 
@@ -52,7 +53,7 @@ class FillWalk final : public StageWalk {
  public:
   explicit FillWalk(Screen& screen) : screen_(screen) {}
 
-  int32_t next_stage(int32_t) override { return has_begun_++ ? 0 : (int32_t)kNumChunks; }
+  int32_t next_stage(int32_t) override { return std::exchange(has_begun_, true) ? 0 : (int32_t)kNumChunks; }
   void run_chunk(int32_t chunk, int32_t) override {
     const Range panels = part(screen_.num_panels(), chunk, kNumChunks);
     screen_.make(panels.begin, panels.end);
@@ -62,7 +63,7 @@ class FillWalk final : public StageWalk {
  private:
   static constexpr int64_t kNumChunks = 64;
   Screen& screen_;
-  int has_begun_ = 0;
+  bool has_begun_ = false;
 };
 
 }  // namespace
@@ -189,7 +190,7 @@ class StepWalk final : public StageWalk {
       are_estimates_ = false;
       executor_.needed_all_ = true;
       next_ = stages_.size();  // what uses the logits comes again
-      stage_ = head_->exact;
+      stage_ = &executor_.program_->head.stages.back();
       std::visit([this](const auto& stage) { begin(stage); }, *stage_);
     } else if (head_ && slice_begin_ + num_rows_ < head_->num_rows) {
       slice_begin_ += num_rows_;
@@ -263,7 +264,7 @@ class StepWalk final : public StageWalk {
   }
 
   bool refine(int64_t row, float* logits, uint8_t* scratch) {
-    const Acts& act = std::get<GemmStage>(*head_->exact).act;
+    const Acts& act = std::get<GemmStage>(stages_.back()).act;
     const SampleChoice& choice = head_->sample->choices[slice_begin_ + row];
     return head_->screen->refine(act.data + row * act.stride, logits, choice.temperature == 0.0f ? 1 : choice.top_k, budget_, scratch);
   }

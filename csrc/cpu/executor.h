@@ -58,7 +58,6 @@ struct HeadJob {
   const SumArrays* sum;        // or null:
   float* logits;               // [N, V]
   const Screen* screen;        // or null: what the entry gives are estimates, for `sample` to be refined
-  const Stage* exact;          // with a screen: the product that gives the logits themselves, where refining would take too long
 };
 
 // Asked by the calling thread about every 50 ms while a call runs; true stops it.

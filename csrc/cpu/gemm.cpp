@@ -14,7 +14,8 @@ OCTAVO_INT8_CASES(OCTAVO_EXTERN)
 int64_t gemm_scratch_bytes(WeightFormat format, int64_t K, bool activation_quantization) {
   if (!is_quantized(format) || !activation_quantization) return float_scratch_bytes(K);
 #define OCTAVO_CASE(F) \
-  case WeightFormat::F: return expanded_scratch_bytes(num_groups(K) * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes);
+  case WeightFormat::F:  \
+    return expanded_scratch_bytes(num_groups(K) * ExpandedGroups<ArithmeticOf<WeightFormat::F>, kExpandedPanels>::kGroupBytes);
   switch (packed_as(format)) {
     OCTAVO_INT8_CASES(OCTAVO_CASE)
     default: return 0;

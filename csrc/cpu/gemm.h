@@ -24,11 +24,17 @@ constexpr WeightFormat packed_as(WeightFormat format) {
 }
 
 constexpr int kPanelColumns = 16;
+constexpr int64_t num_panels(int64_t N) { return (N + kPanelColumns - 1) / kPanelColumns; }
+// Columns of a panel that exist.
+constexpr int panel_columns(int64_t N, int64_t panel) {
+  const int64_t left = N - panel * kPanelColumns;
+  return left < kPanelColumns ? (int)left : kPanelColumns;
+}
 constexpr int64_t kPackedSlack = 65536;  // readable bytes after the last panel: prefetch and over-read are legal
 
 // A weight matrix [N, K] in panels of 16 columns (n); panel p holds columns 16p .. 16p + 15, padded with zeros past N.
 struct PackedMatrix {
-  const uint8_t* data;  // 64-byte aligned, ceil(N / 16) * panel_bytes + kPackedSlack readable
+  const uint8_t* data;  // 64-byte aligned, num_panels(N) * panel_bytes + kPackedSlack readable
   int64_t N, K;
   int64_t panel_bytes;  // multiple of 64
   WeightFormat format;  // as packed: packed_as(format) == format

@@ -17,6 +17,7 @@ OCTAVO_INLINE Line high_nibbles(Line a) { return {_mm512_and_si512(_mm512_srli_e
 
 OCTAVO_INLINE __m512i shift_left(__m512i a, int count) {  // negative: right. Shifts take immediates only
   switch (count) {
+    case 5: return _mm512_slli_epi16(a, 5);
     case 4: return _mm512_slli_epi16(a, 4);
     case 3: return _mm512_slli_epi16(a, 3);
     case 2: return _mm512_slli_epi16(a, 2);
@@ -26,7 +27,6 @@ OCTAVO_INLINE __m512i shift_left(__m512i a, int count) {  // negative: right. Sh
     case -3: return _mm512_srli_epi16(a, 3);
     case -4: return _mm512_srli_epi16(a, 4);
     case -6: return _mm512_srli_epi16(a, 6);
-    case 5: return _mm512_slli_epi16(a, 5);
     default: return a;
   }
 }
@@ -72,7 +72,7 @@ template <class Math>
 struct IntSum {
   __m512i v;
 
-  OCTAVO_MEMBER void begin(const SumStart* start) { 
+  OCTAVO_MEMBER void begin(const SumStart* start) {
     v = start ? _mm512_set1_epi32(start->all + (Math::kTwoStarts ? start[1].all : 0)) : _mm512_setzero_si512();
   }
   OCTAVO_MEMBER void add_line(Factor<Math::kBits> w, FourActivations x, int) { v = _mm512_dpbusd_epi32(v, w.v, x.v); }

@@ -64,7 +64,7 @@ template <class Math>
 struct IntSum {
   V16f sum;
 
-  OCTAVO_MEMBER void begin(const SumStart* start) { 
+  OCTAVO_MEMBER void begin(const SumStart* start) {
     sum = V16f{} + (start ? (float)(start->all + (Math::kTwoStarts ? start[1].all : 0)) : 0.0f);
   }
   OCTAVO_MEMBER void add_line(const Factor<Math::kBits>& w, FourActivations x, int) {

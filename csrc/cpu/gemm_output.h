@@ -18,7 +18,7 @@ struct PanelOutput {
       : y(out.y + row * out.ldy + (panel - out.first_panel) * kPanelColumns),
         ldy(out.ldy),
         bias(out.bias ? out.bias + panel * kPanelColumns : nullptr),
-        columns((int)(w.N - panel * kPanelColumns < kPanelColumns ? w.N - panel * kPanelColumns : kPanelColumns)),
+        columns(panel_columns(w.N, panel)),
         add(out.add) {}
 
   OCTAVO_MEMBER void finish(F32 sum, int64_t row) const {

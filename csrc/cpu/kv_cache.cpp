@@ -54,9 +54,9 @@ int64_t write_token(uint8_t* piece, int64_t lane, const float* k, const float* v
   alignas(64) Element rounded[kMaxHeadDim];
   Element* keys = (Element*)piece;
   int64_t saturated = round_values<dtype>(k, rounded, head_dim);
-  for (int64_t d = 0; d < head_dim; d++) keys[d * kTileTokens + lane] = rounded[d];
+  for (int64_t d = 0; d < head_dim; d++) keys[d * kPieceTokens + lane] = rounded[d];
   saturated += round_values<dtype>(v, rounded, head_dim);
-  memcpy(keys + (kTileTokens + lane) * head_dim, rounded, (size_t)head_dim * sizeof(Element));
+  memcpy(keys + (kPieceTokens + lane) * head_dim, rounded, (size_t)head_dim * sizeof(Element));
   return saturated;
 }
 
@@ -64,10 +64,10 @@ template <>
 int64_t write_token<CacheDtype::kI8>(uint8_t* piece, int64_t lane, const float* k, const float* v, int64_t head_dim) {
   alignas(64) int8_t rounded[kMaxHeadDim];
   float* scales = (float*)piece;
-  int8_t *keys = (int8_t*)piece + kScaleBytes, *values = keys + kTileTokens * padded_head_dim(head_dim);
+  int8_t *keys = (int8_t*)piece + kScaleBytes, *values = keys + kPieceTokens * padded_head_dim(head_dim);
   int64_t saturated = quantize_values(k, rounded, head_dim, scales + lane);
-  for (int64_t d = 0; d < head_dim; d++) keys[(d / 2 * kTileTokens + lane) * 2 + d % 2] = rounded[d];
-  saturated += quantize_values(v, rounded, head_dim, scales + kTileTokens + lane);
+  for (int64_t d = 0; d < head_dim; d++) keys[(d / 2 * kPieceTokens + lane) * 2 + d % 2] = rounded[d];
+  saturated += quantize_values(v, rounded, head_dim, scales + kPieceTokens + lane);
   for (int64_t d = 0; d < head_dim; d++) values[(lane / 2 * padded_head_dim(head_dim) + d) * 2 + lane % 2] = rounded[d];
   return saturated;
 }
@@ -80,9 +80,9 @@ int64_t write_rows(const CacheLayer& cache, const float* k, const float* v, cons
   for (int64_t row = row_begin; row < row_end; row++) {
     const int64_t position = slots[row] % cache.block_size;
     uint8_t* block = cache.pool + slots[row] / cache.block_size * cache.block_bytes + cache.layer_offset;
-    uint8_t* piece = block + position / kTileTokens * cache.num_kv_heads * piece_bytes(dtype, D);
+    uint8_t* piece = block + position / kPieceTokens * cache.num_kv_heads * piece_bytes(dtype, D);
     for (int head = 0; head < cache.num_kv_heads; head++, piece += piece_bytes(dtype, D))
-      saturated += write_token<dtype>(piece, position % kTileTokens, k + row * ldk + head * D, v + row * ldv + head * D, D);
+      saturated += write_token<dtype>(piece, position % kPieceTokens, k + row * ldk + head * D, v + row * ldv + head * D, D);
   }
   return saturated;
 }

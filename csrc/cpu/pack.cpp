@@ -153,7 +153,7 @@ void pack_panels(WeightFormat format, const uint8_t* const* rows, int64_t N, int
   const int64_t bytes = panel_bytes(format, K);
   for (int64_t p = panel_begin; p < panel_end; p++) {
     const int64_t first = p * kPanelColumns;
-    const int columns = (int)(N - first < kPanelColumns ? N - first : kPanelColumns);
+    const int columns = panel_columns(N, p);
     uint8_t* panel = data + p * bytes;
     if (columns < kPanelColumns) memset(panel, 0, (size_t)bytes);
 #define OCTAVO_CASE(F) \

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache_line.h"
 #include "simd.h"
 
 namespace OCTAVO_NS {
@@ -14,7 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRepeats = 4096;        // of a loop between two looks at the clock: some microseconds
-constexpr int kLineBytes = 64;
 constexpr int kReadStep = 512;        // bytes of one turn of the reading loop
 constexpr int kPrefetchAhead = 8192;  // bytes
 
@@ -123,7 +123,7 @@ int64_t read_once(const uint8_t* begin, const uint8_t* end) {
   Chunk sums[kSums] = {};
   for (const uint8_t* p = begin; p + kReadStep <= end; p += kReadStep) {
 #pragma GCC unroll 8
-    for (int line = 0; line < kReadStep / kLineBytes; line++) __builtin_prefetch(p + kPrefetchAhead + kLineBytes * line);
+    for (int line = 0; line < kReadStep / kCacheLineBytes; line++) __builtin_prefetch(p + kPrefetchAhead + kCacheLineBytes * line);
 #pragma GCC unroll 32
     for (int i = 0; i < kReadStep / kRegisterBytes; i++) {
       Chunk value;

@@ -7,7 +7,7 @@ namespace OCTAVO_NS {
 
 namespace {
 
-constexpr int kPanelsPerUnit = 2;  // the kernels expand two panels at a time
+constexpr int kPanelsPerUnit = 2;  // that AVX-512 expands together, and that an activation block is made of
 constexpr double kBytesPerNs = 15;  // that one core reads
 constexpr int64_t kUnitColumns = kPanelsPerUnit * kPanelColumns;
 constexpr int64_t kGatedRows = 256;  // of one unit: a gated product's tile stays in cache until it is quantised
@@ -110,8 +110,7 @@ int64_t row_values(const MoeCombineOp& op) { return op.width * op.top_k; }
 template <class Op>
 int64_t row_values(const Op& op) { return op.width; }
 
-int64_t num_panels(const PackedMatrix& weight) { return (weight.N + kPanelColumns - 1) / kPanelColumns; }
-int64_t num_units(const GemmSegment& segment) { return (num_panels(segment.weight) + kPanelsPerUnit - 1) / kPanelsPerUnit; }
+int64_t num_units(const GemmSegment& segment) { return (num_panels(segment.weight.N) + kPanelsPerUnit - 1) / kPanelsPerUnit; }
 
 double product_row_ns(const PackedMatrix& weight, int64_t columns, bool int8) {
   return (double)columns * (double)weight.K * (int8 ? 0.01 : 0.03);
@@ -130,7 +129,7 @@ void multiply(const PackedMatrix& weight, bool int8, const Floats& x, const Acts
 // Columns [column, column + columns) of a part, which begin and end where units do, to `out`.
 void multiply_part(const GatedGemmStage& stage, const GatedPart& part, int64_t column, int64_t columns, int64_t row_begin,
                    int64_t num_rows, float* out, int64_t ldo, uint8_t* scratch) {
-  const int64_t begin = part.first_panel + column / kPanelColumns, end = begin + (columns + kPanelColumns - 1) / kPanelColumns;
+  const int64_t begin = part.first_panel + column / kPanelColumns, end = begin + num_panels(columns);
   multiply(part.weight, part.int8, stage.x, stage.act, row_begin, num_rows, {out, ldo, part.bias, false, begin}, begin, end, scratch);
 }
 
@@ -160,7 +159,7 @@ double row_ns(const GatedGemmStage& stage) {
 
 double fixed_ns(const GemmStage& stage) {
   double bytes = 0;
-  for (const GemmSegment& s : stage.segments) bytes += (double)num_panels(s.weight) * (double)s.weight.panel_bytes;
+  for (const GemmSegment& s : stage.segments) bytes += (double)num_panels(s.weight.N) * (double)s.weight.panel_bytes;
   return bytes / kBytesPerNs;
 }
 
@@ -189,7 +188,7 @@ void run_units(const GemmStage& stage, int64_t row_begin, int64_t row_end, int64
     const int64_t begin = std::max(unit_begin - first, (int64_t)0), end = std::min(unit_end - first, units);
     first += units;
     if (begin >= end) continue;
-    const int64_t panel_begin = begin * kPanelsPerUnit, panel_end = std::min(end * kPanelsPerUnit, num_panels(segment.weight));
+    const int64_t panel_begin = begin * kPanelsPerUnit, panel_end = std::min(end * kPanelsPerUnit, num_panels(segment.weight.N));
     const GemmOutput out = {stage.y.data + row_begin * stage.y.stride + segment.column, stage.y.stride, segment.bias, stage.add};
     multiply(segment.weight, segment.int8, stage.x, stage.act, row_begin, num_rows, out, panel_begin, panel_end, scratch);
   }

@@ -47,8 +47,8 @@ struct GatherRowsOp { Floats x; int64_t width; Floats y; };
 struct RouteOp { Floats logits; Routing routing; const float* choice_bias; Floats experts, weights; };
 struct MoeCombineOp { Floats x, weights, add; int64_t top_k, width; Floats y; const MoePlan* plan; };
 
-using RowOp = std::variant<EmbeddingOp, RmsNormOp, GatedMulOp, MulByGateOp, QuantizeOp, RopeOp, KvWriteOp, AddOp, MulOp, ScaleOp, SoftcapOp, CopyOp,
-                           GatherRowsOp, RouteOp, MoeCombineOp>;
+using RowOp = std::variant<EmbeddingOp, RmsNormOp, GatedMulOp, MulByGateOp, QuantizeOp, RopeOp, KvWriteOp, AddOp, MulOp, ScaleOp,
+                           SoftcapOp, CopyOp, GatherRowsOp, RouteOp, MoeCombineOp>;
 
 struct RowStage {
   std::vector<RowOp> ops;
@@ -172,8 +172,8 @@ double row_ns(const GatedGemmStage& stage);
 double fixed_ns(const GemmStage& stage);  // reading the weights
 double fixed_ns(const GatedGemmStage& stage);
 
-// Run the ops of a row stage for rows [begin, end). `logit_rows` are those of the slice of an entry point. Returns how many values saturated in
-// the cache's dtype.
+// Run the ops of a row stage for rows [begin, end). `logit_rows` are those of the slice of an entry point. Returns how many values
+// saturated in the cache's dtype.
 int64_t run_rows(const RowStage& stage, const Batch& batch, const int32_t* logit_rows, int64_t begin, int64_t end, float* scratch);
 
 // Units of a product are pairs of panels, over all segments in order; of a gated one, pairs of panels of both parts.

@@ -36,7 +36,7 @@ CausalConvArgs causal_conv_args(const CausalConvStage& stage, const Batch& batch
 }
 
 double causal_conv_ns(const CausalConvStage& stage, const Batch& batch) {
-  return (double)stage.layer.conv_channels * (batch.num_tokens + 2 * batch.num_requests) * 0.4;
+  return (double)stage.layer.conv_channels * ((double)batch.num_tokens + 2.0 * batch.num_requests) * 0.4;
 }
 
 GatedDeltaArgs gated_delta_args(const GatedDeltaStage& stage, const Batch& batch) {

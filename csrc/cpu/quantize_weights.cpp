@@ -199,7 +199,7 @@ int64_t quantize_panels(WeightFormat format, WeightFormat source, const uint8_t*
   const bool to_q8 = format == WeightFormat::kQ8_0;
   for (int64_t p = panel_begin; p < panel_end; p++) {
     const int64_t first = p * kPanelColumns;
-    const int columns = (int)(N - first < kPanelColumns ? N - first : kPanelColumns);
+    const int columns = panel_columns(N, p);
     uint8_t* panel = data + p * bytes;
     if (columns < kPanelColumns) {
       memset(panel, 0, (size_t)bytes);

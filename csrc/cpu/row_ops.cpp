@@ -35,8 +35,8 @@ OCTAVO_INLINE F32 gated(F32 x) {
 
 // y = gate(g) * x; y may be x.
 template <Gate gate>
-void gate_rows(const float* g, const float* x, float* y, int64_t E, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
-               int64_t row_end) {
+void whole_gate_rows(const float* g, const float* x, float* y, int64_t E, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
+                     int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
     const float *in_gate = g + row * ldg, *in = x + row * ldx;
     float* out = y + row * ldy;
@@ -49,12 +49,18 @@ void gate_rows(const float* g, const float* x, float* y, int64_t E, int64_t ldg,
 
 // The same with one gate for the whole row.
 template <Gate gate>
-void one_gate_rows(const float* g, const float* x, float* y, int64_t F, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
+void one_gate_rows(const float* g, const float* x, float* y, int64_t E, int64_t ldg, int64_t ldx, int64_t ldy, int64_t row_begin,
                    int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
     const float factor = first_lane(gated<gate>(set1(g[row * ldg])));
-    for (int64_t i = 0; i < F; i++) y[row * ldy + i] = factor * x[row * ldx + i];
+    for (int64_t i = 0; i < E; i++) y[row * ldy + i] = factor * x[row * ldx + i];
   }
+}
+
+template <Gate gate>
+void gate_rows(bool is_one, const float* g, const float* x, float* y, int64_t E, int64_t ldg, int64_t ldx, int64_t ldy,
+               int64_t row_begin, int64_t row_end) {
+  (is_one ? one_gate_rows<gate> : whole_gate_rows<gate>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
 }
 
 }  // namespace
@@ -75,7 +81,7 @@ void rms_norm(const float* x, const float* w, float* y, int64_t heads, int64_t E
 void rope(float* x, const float* table, const int32_t* positions, int64_t heads, int64_t D, int64_t half, bool interleaved,
           int64_t ldx, int64_t row_begin, int64_t row_end) {
   for (int64_t row = row_begin; row < row_end; row++) {
-    const float* cos = table + positions[row] * 2 * half;
+    const float* cos = table + 2 * half * positions[row];
     for (int64_t head = 0; head < heads; head++) {
       float* v = x + row * ldx + head * D;
       if (interleaved)
@@ -90,9 +96,9 @@ void mul_by_gate(const float* x, const float* g, float* y, Gate gate, int64_t E,
                  int64_t ldy, int64_t row_begin, int64_t row_end) {
   const bool is_one = gate_width == 1;
   switch (gate) {
-    case Gate::kSilu: return (is_one ? one_gate_rows<Gate::kSilu> : gate_rows<Gate::kSilu>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
-    case Gate::kGeluTanh: return (is_one ? one_gate_rows<Gate::kGeluTanh> : gate_rows<Gate::kGeluTanh>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
-    case Gate::kSigmoid: return (is_one ? one_gate_rows<Gate::kSigmoid> : gate_rows<Gate::kSigmoid>)(g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+    case Gate::kSilu: return gate_rows<Gate::kSilu>(is_one, g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+    case Gate::kGeluTanh: return gate_rows<Gate::kGeluTanh>(is_one, g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
+    case Gate::kSigmoid: return gate_rows<Gate::kSigmoid>(is_one, g, x, y, E, ldg, ldx, ldy, row_begin, row_end);
   }
 }
 

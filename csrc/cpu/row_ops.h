@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "act_block.h"
 #include "gemm.h"
 #include "isa.h"
 

@@ -57,7 +57,8 @@ int32_t sample_few(const float* x, int64_t V, const SampleParams& params, float 
     double total = 0.0, sum = 0.0;
     for (int64_t i = 0; i < count; i++) total += (double)scratch.weights[i];
     int64_t fewest = 0;
-    while (fewest < count && sum < (double)params.top_p * total) sum += (double)scratch.weights[fewest++];
+    do sum += (double)scratch.weights[fewest++];
+    while (fewest < count && sum < (double)params.top_p * total);
     count = fewest;
   }
   *last = kept[count - 1];

@@ -18,10 +18,12 @@ struct LogitEdit {
 
 enum class LogprobsMode : int32_t { kRawLogprobs = 0, kRawLogits = 1, kProcessedLogprobs = 2, kProcessedLogits = 3 };
 
+constexpr float kLeastTemperature = 1e-30f;  // that differences of logits can be divided by
+
 struct SampleParams {
-  float temperature;   // 0: greedy
+  float temperature;   // 0: greedy; else at least kLeastTemperature
   int32_t top_k;       // 0: off
-  float top_p;         // 1: off
+  float top_p;         // 1: off; 0, what the smallest numbers are in float32: the best token alone
   float min_p;         // 0: off
   uint64_t seed;       // randomness is Philox4x32-10 keyed by (seed, position, draw): no generator state
   int64_t position;    // of the token to be sampled

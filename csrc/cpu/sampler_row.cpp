@@ -10,7 +10,6 @@ namespace OCTAVO_NS {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
 constexpr float kInfinity = __builtin_inff();
 constexpr int kVectors = kChunkTokens / kLanes;
 

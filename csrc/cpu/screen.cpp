@@ -67,8 +67,7 @@ OCTAVO_INLINE F32 load_panel(const float* logits, int64_t columns) {
 }  // namespace
 
 int64_t Screen::num_bytes(const PackedMatrix& exact) {
-  const int64_t panels = (exact.N + kPanelColumns - 1) / kPanelColumns;
-  return panels * (panel_bytes(WeightFormat::kQ8_Top, exact.K) + kPanelColumns * (int64_t)sizeof(float)) + kPackedSlack;
+  return OCTAVO_NS::num_panels(exact.N) * (panel_bytes(WeightFormat::kQ8_Top, exact.K) + kPanelColumns * (int64_t)sizeof(float)) + kPackedSlack;
 }
 
 Screen::Screen(const PackedMatrix& exact)

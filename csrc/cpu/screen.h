@@ -35,7 +35,7 @@ class Screen {
   // The upper bits of these panels of the matrix, and what their estimates can be wrong by.
   void make(int64_t panel_begin, int64_t panel_end);
 
-  int64_t num_panels() const { return (exact_.N + kPanelColumns - 1) / kPanelColumns; }
+  int64_t num_panels() const { return OCTAVO_NS::num_panels(exact_.N); }
   // Gives the estimates of all logits.
   const PackedMatrix& top() const { return top_; }
 
@@ -43,7 +43,7 @@ class Screen {
   int64_t worthwhile_panels() const { return 64 + num_panels() / 8; }
 
   // Replace the estimates of one row by the logits where those may be among the `count` largest, and by -inf elsewhere. Each panel that is
-  // computed is taken from `budget`, which several rows may share; returns false, with work left undone, once that is below 0, and if not
+  // computed is taken from `budget`, which several rows may share; returns false, with work left undone, once that is used up, and if not
   // all estimates are finite. x: the row's activation blocks. scratch: a float for each panel.
   bool refine(const ActBlock* x, float* logits, int64_t count, std::atomic<int64_t>& budget, uint8_t* scratch) const;
 

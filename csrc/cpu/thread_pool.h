@@ -56,6 +56,7 @@ class ThreadPool {
 
   // Ticket: stage number (32 bits), chunks of the stage (16), next chunk to claim (16). One fetch_add gives a thread all three, so a
   // late thread cannot mistake a chunk of one stage for that of another. Zero chunks: no walk, or its end.
+  static_assert(kMaxChunks + kMaxThreads < 1 << 16, "claims that come too late, one of each thread, do not carry over");
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int32_t> num_unfinished_{0};  // chunks of the stage that are not done
   alignas(64) std::atomic<int32_t> num_sleepers_{0};

@@ -123,6 +123,13 @@ def test_top_p_keeps_the_fewest_that_reach_it(
         assert len(actual) == len(expected) or abs(border - np.float32(top_p)) < WEIGHT_TOLERANCE
 
 
+@pytest.mark.parametrize("top_k", [0, 5])
+@pytest.mark.parametrize("top_p", [1e-300, 1e-40])
+def test_a_top_p_that_float32_cannot_hold_keeps_the_best_alone(kernels: Any, top_p: float, top_k: int) -> None:
+    logits = make_logits(np.random.default_rng(0), 300)
+    assert drawn_set(kernels, logits, temperature=1.0, top_k=top_k, top_p=top_p) == {int(np.argmax(logits))}
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("top_k", [1, 2, 15, 64, 500, 2000, 100_000])
 def test_top_k_keeps_exactly_the_first_k_in_order(kernels: Any, size: int, top_k: int) -> None:
@@ -333,7 +340,7 @@ def test_a_row_where_nothing_can_be_drawn_is_reported(kernels: Any) -> None:
     [
         ({"temperature": -0.1}, "temperature must be finite"),
         ({"temperature": float("nan")}, "temperature must be finite"),
-        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"top_p": -0.5}, "top_p must be in"),
         ({"top_p": 1.5}, "top_p must be in"),
         ({"min_p": -0.5}, "min_p must be in"),
         ({"top_k": -1}, "top_k must be in"),

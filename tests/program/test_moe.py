@@ -166,9 +166,9 @@ def test_memory_of_a_step_is_for_every_row_and_rank(module: ModuleType) -> None:
 class Load:
     """A native program into which a test loads a mixture of three experts, two for each row, of 32 values."""
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, max_num_tokens: int = 8) -> None:
         self.native = module.Program(
-            num_threads=1, arena_bytes=1 << 16, max_num_tokens=8, max_num_seqs=8, max_model_len=64
+            num_threads=1, arena_bytes=1 << 16, max_num_tokens=max_num_tokens, max_num_seqs=8, max_model_len=64
         )
         rows = np.zeros((64, 32), np.float32).view(np.uint8)
         self.matrix = module.PackedMatrix.pack(0, [rows], 64, 32)
@@ -199,6 +199,12 @@ BAD_LOADS = {
     "moe_sort comes first": lambda load: load.native.moe_gate(
         x=load.place, gate="silu", width=16, y=load.place, act=None
     ),
+    "experts run on sorted rows": lambda load: (load.sort(), load.native.start_head(), load.gemm(experts=[])),
+    "row ops need start_rows": lambda load: (
+        load.sort(),
+        load.native.moe_gate(x=load.place, gate="silu", width=16, y=load.place, act=None),
+        load.native.scale(x=load.place, factor=2.0, width=32, y=load.place),
+    ),
     "the number of experts must be 3, got 2": lambda load: (
         load.sort(),
         load.gemm(experts=[[(load.matrix, 0, None, False)]] * 2),
@@ -223,6 +229,12 @@ BAD_LOADS = {
 def test_mixture_that_points_outside_is_refused_at_load(best_module: ModuleType, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BAD_LOADS[message](Load(best_module))
+
+
+def test_more_sorted_rows_than_an_int32_counts_are_refused_at_load(best_module: ModuleType) -> None:
+    load = Load(best_module, max_num_tokens=1 << 15)
+    with pytest.raises(ValueError, match="the sorted rows must be in"):
+        load.sort(top_k=1 << 16, num_experts=1 << 16)
 
 
 def test_mixture_that_fits_is_loaded_and_runs(best_module: ModuleType) -> None:

@@ -158,6 +158,13 @@ BAD_SAMPLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"row": [-1, 0]}, {}, "a logit row must be .* got -1"),
     ({"forced_token": [0, 101]}, {}, "a forced token must be .* got 101"),
     ({"num_logprobs": [0, 1]}, {}, "num_logprobs must be .* got 1"),
+    ({"num_logprobs": [0, 102]}, {"max_logprobs": 102}, r"num_logprobs must be in \[-1, 101\], got 102"),
+    ({"temperature": [1.0, -1.0]}, {}, "temperature must be finite, and 0 or at least .* got -1"),
+    ({"temperature": [1.0, 1e-38]}, {}, "temperature must be finite, and 0 or at least .* got 1e-38"),
+    ({"temperature": [1.0, np.inf]}, {}, "temperature must be finite, and 0 or at least .* got inf"),
+    ({"top_k": [0, -1]}, {}, "top_k must be .* got -1"),
+    ({"top_p": [1.0, -0.5]}, {}, r"top_p must be in \[0, 1\], got -0.5"),
+    ({"min_p": [0.0, 1.5]}, {}, r"min_p must be in \[0, 1\], got 1.5"),
     ({"allowed_row": [0, -1]}, {}, "an allowed row must be .* got 0"),
     ({"first_edit": [0, 1]}, {}, "a first edit must be .* got 1"),
     ({"num_edits": [0, 1]}, {}, "a number of edits must be .* got 1"),
@@ -402,6 +409,26 @@ def test_a_program_that_is_not_open_takes_no_group(best_module: ModuleType, stat
 def test_a_cache_that_the_kernels_cannot_hold_is_refused(best_module: ModuleType, head_dim: int, dtype: str) -> None:
     with pytest.raises(ValueError, match=r"head_dim must be|dtype must be"):
         make_empty(best_module).add_group(np.zeros(1 << 20, np.uint8), 1, 1, head_dim, 16, dtype)
+
+
+def test_floats_between_two_floats_are_refused(best_module: ModuleType) -> None:
+    native = make_empty(best_module)
+    native.start_rows()
+    with pytest.raises(ValueError, match="floats must be aligned to 4 bytes"):
+        native.scale(x=(2, 64), factor=2.0, width=64, y=(0, 64))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_a_cache_between_two_floats_is_refused(best_module: ModuleType, dtype: str) -> None:
+    with pytest.raises(ValueError, match="a cache pool must be aligned to 4 bytes"):
+        make_empty(best_module).add_group(np.zeros(1 << 20, np.uint8)[1:], 1, 1, 64, 16, dtype)
+
+
+def test_positions_that_the_kernels_cannot_count_are_refused(best_module: ModuleType) -> None:
+    sizes = {"num_threads": 1, "arena_bytes": 4096, "max_num_tokens": 4, "max_num_seqs": 2}
+    best_module.Program(**sizes, max_model_len=1 << 30)
+    with pytest.raises(ValueError, match=r"max_model_len must be in \[1, 1073741824\], got 1073741825"):
+        best_module.Program(**sizes, max_model_len=(1 << 30) + 1)
 
 
 @pytest.mark.parametrize("place", [(-4, 64), (3584, 64), (0, 1 << 31), (0, 1 << 62)])

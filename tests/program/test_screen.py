@@ -1,5 +1,6 @@
 """The largest logits of an 8-bit head, found by estimates: the same tokens, bit for bit, as from all logits."""
 
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -151,3 +152,21 @@ def test_a_head_of_another_format_is_not_screened(best_module: ModuleType) -> No
     native.run(make_batch(program, [(0, 4)]))
     native.sample(SampleBatch(greedy_choices([0]), -1))
     assert native.num_screened == 0
+
+
+def test_counts_can_be_read_while_a_call_runs(best_module: ModuleType) -> None:
+    program, _, native = make_model(best_module, 4096, num_threads=2)
+    native.run(make_batch(program, [(0, 10)]))
+
+    def choose_often() -> None:
+        for _ in range(100):
+            choose(native, program, 1, all_logits=False)
+
+    thread = threading.Thread(target=choose_often)
+    seen = [native.num_screened]
+    thread.start()
+    while thread.is_alive():
+        seen.append(native.num_screened)
+    thread.join()
+    assert seen == sorted(seen)
+    assert native.num_screened == 100
