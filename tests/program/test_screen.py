@@ -160,7 +160,7 @@ def test_counts_can_be_read_while_a_call_runs(best_module: ModuleType) -> None:
 
     def choose_often() -> None:
         for _ in range(100):
-            choose(native, program, 1, all_logits=False)
+            choose(native, 1, all_logits=False)
 
     thread = threading.Thread(target=choose_often)
     seen = [native.num_screened]
