@@ -18,6 +18,15 @@ using Int32s = Array<const int32_t, 1>;
 template <class View>
 auto data_or_null(const std::optional<View>& array) { return array ? array->data() : nullptr; }
 
+// No array is converted: what changes in a copy's original would not be seen.
+void set_tables(NativeProgram& program, Table token_ids, const nb::list& blocks) {
+  std::vector<Table> tables(nb::len(blocks));
+  for (size_t g = 0; g < tables.size(); g++) {
+    if (!nb::try_cast(blocks[g], tables[g], false)) throw nb::type_error("a block table must be a contiguous array [seats, blocks] of int32");
+  }
+  program.set_tables(std::move(token_ids), std::move(tables));
+}
+
 std::optional<double> run(NativeProgram& program, const Int32s& seats, const Int32s& num_computed_tokens, const Int32s& num_scheduled_tokens,
                           const std::optional<Table>& state_saves, bool check_signals) {
   static_assert(sizeof(StateSave) == 4 * sizeof(int32_t), "a row of state_saves");
@@ -160,7 +169,7 @@ void bind_program(nanobind::module_& m) {
         nb::kw_only(), "num_threads"_a, "arena_bytes"_a, "max_num_tokens"_a, "max_num_seqs"_a, "max_model_len"_a);
   bind_load(c);
   bind_load_moe(c);
-  c.def("set_tables", &NativeProgram::set_tables, "token_ids"_a.noconvert(), "blocks"_a)
+  c.def("set_tables", &set_tables, "token_ids"_a.noconvert(), "blocks"_a)
       .def("run", &run, "seats"_a.noconvert(), "num_computed_tokens"_a.noconvert(), "num_scheduled_tokens"_a.noconvert(),
            "state_saves"_a.noconvert().none(), "check_signals"_a)
       .def("sample", &sample, "choices"_a, "edits"_a.none(), "allowed"_a.noconvert().none(), "score_ids"_a.noconvert().none(), "results"_a,

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -138,6 +138,18 @@ def test_tables_of_other_groups_are_refused_and_the_old_ones_stay(native: Native
     with pytest.raises(ValueError, match="the number of block tables must be 1, got 0"):
         native.run(dataclasses.replace(batch, tables=dataclasses.replace(batch.tables, blocks=())))
     assert native.run(batch) > 0
+
+
+@pytest.mark.parametrize(
+    "change", [lambda a: a.astype(np.int64), np.asfortranarray, lambda a: a[:, ::2]], ids=["dtype", "order", "step"]
+)
+@pytest.mark.parametrize("name", ["token_ids", "blocks"])
+def test_tables_are_never_copied(native: NativeProgram, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    tables = make_batch(PROGRAM, [(0, 40), (0, 3)]).tables
+    changed_table = change(tables.blocks[0] if name == "blocks" else tables.token_ids)
+    tables = dataclasses.replace(tables, **{name: (changed_table,) if name == "blocks" else changed_table})
+    with pytest.raises(TypeError):
+        native.run(dataclasses.replace(make_batch(PROGRAM, [(0, 40), (0, 3)]), tables=tables))
 
 
 def test_what_changes_in_the_tables_is_seen_by_the_next_step(native: NativeProgram) -> None:

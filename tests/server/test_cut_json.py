@@ -46,6 +46,14 @@ def test_what_is_no_object_and_no_part_of_one_has_no_members(text: str) -> None:
     assert read_cut_object(text) == {}
 
 
+@pytest.mark.parametrize("rest", ['"}', '", "b', '", "b": [1, 2'], ids=["whole", "cut name", "cut list"])
+def test_half_a_character_becomes_a_replacement_character(rest: str) -> None:
+    members = read_cut_object('{"\\ude00": {"c": ["\\ud83d\\ude00"]}, "a": "x\\ud83d' + rest)
+    members.pop("b", None)
+    assert members == {"\ufffd": {"c": ["\U0001f600"]}, "a": "x\ufffd"}
+    assert json.dumps(members, ensure_ascii=False).encode()
+
+
 def test_a_long_open_string_is_read_in_a_moment() -> None:
     text = '{"a": 1, "b": "' + "x\\n" * 500_000
     assert read_cut_object(text) == {"a": 1}

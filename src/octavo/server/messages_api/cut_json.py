@@ -11,6 +11,7 @@ _TOKEN = re.compile(
     r"|(?P<mark>[][{}:,]))",
     re.DOTALL,
 )
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _CLOSING = {"{": "}", "[": "]"}
 
 
@@ -18,6 +19,9 @@ def read_cut_object(text: str) -> dict[str, object]:
     """Return the members of a JSON object that are there; of one that was cut, lists and objects as far as they are."""
     try:
         value = json.loads(_closed(text))
+        written = json.dumps(value, ensure_ascii=False)
+        if _LONE_SURROGATE.search(written):  # an escape of half a character: no UTF-8 can hold it
+            value = json.loads(_LONE_SURROGATE.sub("\ufffd", written))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
