@@ -1,13 +1,16 @@
 """Answers of a given form: JSON, a pattern, a choice, a grammar. `python examples/structured_output.py [MODEL]`
 
-With the URL of a server in the place of MODEL, such as http://localhost:8000, that server is asked.
+Needs `pip install 'octavo[structured]'`. With the URL of a server in the place of MODEL, such as http://localhost:8000,
+that server is asked; OPENAI_API_KEY is its key, if it wants one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
@@ -44,13 +47,21 @@ def ask_model(model: str) -> list[str]:
 
 def ask_server(url: str) -> list[str]:
     """Ask over HTTP; with OpenAI's client `structured_outputs` goes into `extra_body`."""
+    address = url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
     answers = []
     for question, form in FORMS.items():
         messages = [{"role": "user", "content": question}]
         body = {"messages": messages, "temperature": 0, "max_tokens": 100, "structured_outputs": form}
-        headers = {"Content-Type": "application/json"}
-        with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)) as response:
-            answers.append(json.load(response)["choices"][0]["message"]["content"])
+        try:
+            with urlopen(Request(address, json.dumps(body).encode(), headers)) as response:
+                answers.append(json.load(response)["choices"][0]["message"]["content"])
+        except HTTPError as error:
+            sys.exit(f"{address} answers with status {error.code}: {error.read().decode(errors='replace')}")
+        except URLError as error:
+            sys.exit(f"no server answers at {address}: {error.reason}")
     return answers
 
 

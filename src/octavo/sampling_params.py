@@ -230,7 +230,7 @@ class SamplingParams:
             self.seed = _int("seed", self.seed, -(2**63), _INT64_MAX)
             self.seed = None if self.seed == -1 else self.seed
         if self.max_tokens is not None:
-            self.max_tokens = _int("max_tokens", self.max_tokens, 1, _INT32_MAX, " (None: no limit)")
+            self.max_tokens = _int("max_tokens", self.max_tokens, 1, _INT32_MAX)
         self.min_tokens = _int("min_tokens", self.min_tokens, 0, _INT32_MAX)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             _fail("min_tokens", self.min_tokens, f"must be at most max_tokens ({self.max_tokens})")

@@ -87,6 +87,13 @@ def test_throughput_ends_with_its_figures_as_json() -> None:
     assert recipe["model"] == MODEL
 
 
+def test_requests_without_room_are_refused_before_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("octavo.bench.session.BenchSession.warm_up")
+    result = run("throughput", "--input-len", "9000", "--output-len", "4", "--num-prompts", "1", "-m", MODEL)
+    assert result.exit_code == 1
+    assert "--input-len and --output-len of a request are 9000 + 4 = 9004 tokens" in result.stderr
+
+
 def test_the_table_comes_before_the_json() -> None:
     lines = run("throughput", *SMALL, "--num-prompts", "2", "-m", MODEL).stdout.splitlines()
     assert lines[0].startswith("model")

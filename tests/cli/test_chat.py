@@ -215,6 +215,26 @@ def test_an_answer_that_fails_is_told_and_its_turn_forgotten(
     llm.close()
 
 
+def test_stats_tell_the_last_answer_from_the_time_since_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm, _ = make_llm()
+    session = _Session(llm, Conversation(), SamplingParams(max_tokens=3), {})
+    for line in ("hello", "there", "/stats"):
+        monkeypatch.setattr("octavo.cli.chat.read_message", lambda *_, text=line: text)
+        assert session.take_turn()
+    last, _, speed, cache = capsys.readouterr().err.splitlines()[-4:]
+    assert re.fullmatch(r"\(last answer: [0-9]+ prompt tokens from the prefix cache, 2 turns in the .*\)", last)
+    assert "3 generated in" in speed
+    assert cache.startswith("(since the start: KV cache: at most")
+    llm.close()
+
+
+def test_a_conversation_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = pipe("m", "--load", str(tmp_path / "no.json"), stdin="")
+    assert (done.returncode, done.stderr) == (1, f"Error: {tmp_path / 'no.json'}: no such file or directory\n")
+
+
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
     shutil.copytree(TINY_DIR / "llama", tmp_path / "m", ignore=shutil.ignore_patterns("chat_template.jinja"))
     done = pipe(str(tmp_path / "m"), stdin="hello\n")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from face_fakes import echo_prompt, make_engine
+from face_fakes import ByteTokenizer, echo_prompt, make_engine
 
 import octavo
 from octavo import EngineConfig
@@ -123,7 +123,8 @@ def test_sampling_flags_reach_the_request() -> None:
 
 
 @pytest.mark.usefixtures("engines")
-def test_chat_renders_the_template() -> None:
+def test_chat_renders_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ByteTokenizer, "chat_template", "a template", raising=False)
     record = json.loads(run("generate", "-m", "m", "-p", "hi", "--chat", "--system", "s", "--json", "-q").stdout)
     assert record["prompt"] == "system: s\nuser: hi\nassistant: "
 
@@ -180,7 +181,11 @@ def test_engine_flags_reach_the_engine_with_dashes_or_underscores(engines: Engin
         (["generate", "-m", "m", "-p", "a", "--hf-overrides", "[]"], 2, "JSON object"),
         (["generate", "-m", "m", "-p", "a", "--block-size", "17"], 1, "Error: --block-size must be one of"),
         (["generate", "-m", "m", "-p", "a", "--top-p", "7"], 1, "Error: --top-p must be in"),
-        (["generate", "-m", "m", "-p", "a", "--max-tokens", "0"], 1, "Error: --max-tokens must be in"),
+        (
+            ["generate", "-m", "m", "-p", "a", "--max-tokens", "0"],
+            1,
+            "Error: --max-tokens must be in [1, 2147483647], got 0.",
+        ),
         (["generate", "-m", "m", "-p", "a", "--sampling-seed", "9" * 20], 1, "Error: --sampling-seed must be in"),
         (["pull", "/no/such/file.gguf"], 1, "Error: "),
         (["unknown"], 2, "unknown"),

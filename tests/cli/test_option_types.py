@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import click
 import pytest
 
@@ -24,3 +27,9 @@ def test_what_cannot_be_read_as_json_is_wrong_usage(text: str) -> None:
 )
 def test_a_foreign_flag_that_is_no_json_is_a_text(text: str, value: object) -> None:
     assert given_foreign_options({"foreign_x": text}) == {"x": value}
+
+
+def test_the_types_need_no_click_whose_own_are_generic() -> None:
+    program = "import click; click.ParamType.__class_getitem__ = None; import octavo.cli.engine_flags"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -19,6 +19,24 @@ def make_line(custom_id: str, **body: object) -> str:
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
 
 
+def test_a_model_that_cannot_be_loaded_leaves_no_output_behind(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(make_line("a"))
+    arguments = ["run-batch", "-i", str(source), "-o", str(output), str(tmp_path / "no-model")]
+    assert CliRunner().invoke(main, arguments).exit_code == 1
+    assert not output.exists()
+    output.touch()
+    assert CliRunner().invoke(main, arguments).exit_code == 1
+    assert output.exists(), "it was there before"
+
+
+def test_a_file_of_the_system_s_errors_is_named_first(tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "missing" / "out.jsonl"
+    source.write_text(make_line("a"))
+    result = CliRunner().invoke(main, ["run-batch", "-i", str(source), "-o", str(output), "m"])
+    assert (result.exit_code, result.stderr) == (1, f"Error: {output}: no such file or directory\n")
+
+
 def test_the_summary_tells_answers_from_errors_of_this_run_and_of_earlier_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -76,8 +76,20 @@ def test_answers_have_the_forms_that_are_asked_for_from_a_server_too(
     assert re.fullmatch("1[67][0-9]{2}", year)
     assert is_cold in ("yes", "no")
     assert re.fullmatch(r"[0-9]+( \+ [0-9]+)+ = [0-9]+", total)
-    with serve(TINY_MODEL) as server:
-        assert run_example("structured_output.py", monkeypatch, capsys, server.url) == printed
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serve(TINY_MODEL, "--api-key", "secret") as server:
+        with pytest.raises(SystemExit, match=r"answers with status 401: .*brings no key"):
+            run_example("structured_output.py", monkeypatch, capsys, server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        for url in (server.url, f"{server.url}/v1", f"{server.url}/v1/"):
+            assert run_example("structured_output.py", monkeypatch, capsys, url) == printed
+
+
+def test_a_server_that_is_not_there_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"no server answers at http://127.0.0.1:9/v1/chat/completions: "):
+        run_example("structured_output.py", monkeypatch, capsys, "http://127.0.0.1:9/v1")
 
 
 def test_every_example_is_run_by_a_test_and_named_in_the_readme() -> None:

@@ -65,6 +65,16 @@ def test_the_sampling_of_a_plain_request_is_told(qwen_directory: str) -> None:
     assert f"  sampling         {plain}" in run_inspect(qwen_directory)
 
 
+def test_the_lengths_of_answers_are_told_with_whose_they_are(qwen_directory: str) -> None:
+    lengths = (
+        "at most 16 in the API, 256 in octavo generate, 8 in octavo explain, what the context leaves in octavo chat"
+    )
+    assert f"  answer length    {lengths}\n" in run_inspect(qwen_directory)
+    report = json.loads(run_inspect(qwen_directory, "--json"))
+    assert report["default_sampling_params"]["max_tokens"] == 16
+    assert report["command_max_tokens"] == {"generate": 256, "explain": 8, "chat": None}
+
+
 def test_the_sampling_that_a_model_recommends_is_told(qwen_directory: str) -> None:
     (Path(qwen_directory) / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "do_sample": true}')
     recommended = "temperature 0.6, top_p 1, top_k 20, min_p 0, repetition_penalty 1 (temperature, top_k from "

@@ -35,6 +35,26 @@ def test_a_run_is_written_as_a_trace(arguments: tuple[str, ...], tmp_path: Path)
     assert "of the steps' time" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--max-tokens", "5"), "--max-tokens is for -p; without, set --output-len"),
+        (("-p", "a", "--num-prompts", "5"), "--num-prompts is for random prompts, and there are none beside -p"),
+    ],
+    ids=["random prompts", "given prompts"],
+)
+def test_a_flag_of_the_other_kind_of_prompts_is_refused(
+    arguments: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    result = run_command("-o", str(tmp_path / "trace.json"), *arguments)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {problem}")
+
+
+def test_it_is_said_that_prompts_are_random(tmp_path: Path) -> None:
+    result = run_command("-o", str(tmp_path / "trace.json"), "--num-prompts", "2", "--output-len", "2")
+    assert "Note: no -p was given, and stdin is not read: 2 random prompts." in result.stderr
+
+
 def test_a_place_that_does_not_exist_is_refused_before_the_run(tmp_path: Path) -> None:
     result = run_command("-o", str(tmp_path / "missing" / "trace.json"))
     assert (result.exit_code, "no directory" in result.output) == (1, True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import unicodedata
 import xml.etree.ElementTree as ET
@@ -160,7 +161,9 @@ def test_wide_blocks_are_drawn_sixteen_signs_wide() -> None:
 def test_a_plot_is_written(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / name
-    assert run_command("--prompt-token-ids", "5,6,7", "--plot", str(path)).exit_code == 0
+    result = run_command("--prompt-token-ids", "5,6,7", "--plot", str(path))
+    assert result.exit_code == 0
+    assert re.search(rf"^{re.escape(str(path))}: \d+ steps$", result.stderr, re.MULTILINE)
     if path.suffix == ".svg":
         assert ET.parse(path).getroot().tag.endswith("svg")
     else:

@@ -207,6 +207,6 @@ def test_the_summary_of_a_run_has_hits_and_waste() -> None:
         stats = llm.kv_cache_stats()
     assert stats.hit_rate == pytest.approx(48 / 128)
     assert stats.summary() == (
-        "KV cache: at most 5 blocks of 16 tokens in use, 13.8% of their slots empty; 38% of the prompts found in the"
+        "KV cache: at most 5 blocks of 16 tokens in use, on average 13.8% empty; 38% of the prompts found in the"
         " prefix cache; 0 evictions"
     )

@@ -55,8 +55,7 @@ class BenchSession:
 
         Raises: `RequestError` if one of them cannot be served; `ConfigError` if one would end before all its tokens.
         """
-        for item in items:
-            self._check_room(item)
+        self.check_room(items)
         prompts = [
             {"prompt": item.prompt} if isinstance(item.prompt, str) else {"prompt_token_ids": item.prompt}
             for item in items
@@ -70,15 +69,16 @@ class BenchSession:
         seconds = time.perf_counter() - started
         return Job(self._recorder.take(), [_request_record(output) for output in outputs], seconds)
 
-    def _check_room(self, item: WorkItem) -> None:
+    def check_room(self, items: Sequence[WorkItem]) -> None:
         """Raise `ConfigError` if there is no room for all that an item asks for; texts are tokenised later."""
-        if isinstance(item.prompt, str) or len(item.prompt) + item.output_len <= self.max_model_len:
-            return
-        total = f"{len(item.prompt)} + {item.output_len} = {len(item.prompt) + item.output_len}"
-        raise ConfigError(
-            f"input_len and output_len of a request are {total} tokens, and max_model_len is {self.max_model_len}: "
-            f"lower them, or {self.built.engine.way_to_more_length}."
-        )
+        for item in items:
+            if isinstance(item.prompt, str) or len(item.prompt) + item.output_len <= self.max_model_len:
+                continue
+            total = f"{len(item.prompt)} + {item.output_len} = {len(item.prompt) + item.output_len}"
+            raise ConfigError(
+                f"input_len and output_len of a request are {total} tokens, and max_model_len is "
+                f"{self.max_model_len}: lower them, or {self.built.engine.way_to_more_length}."
+            )
 
     def warm_up(self, item: WorkItem) -> None:
         """Run the beginning of an item, so that nothing is measured that happens once. Lengths are cut to fit."""

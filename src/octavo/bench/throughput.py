@@ -37,6 +37,7 @@ def run_throughput(
     with BenchSession(model, options) as session:
         tokenizer, max_model_len = session.llm.get_tokenizer(), session.max_model_len
         items = workload.items(tokenizer, max_model_len)
+        session.check_room(items)  # before a warm-up that may take a minute
         session.warm_up(workload.for_warm_up(1).items(tokenizer, max_model_len)[0])
         with watch(session.llm) if watch is not None else nullcontext():
             job = session.run(items, temperature=temperature, show_progress=show_progress)

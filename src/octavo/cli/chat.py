@@ -11,12 +11,14 @@ import click
 
 from octavo.cli.conversation import Conversation
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options, named_by_flags
+from octavo.cli.file_errors import told
 from octavo.cli.line_input import line_history, read_message
 from octavo.cli.model_option import takes_model
 from octavo.cli.option_types import JsonObject
-from octavo.cli.sampling_flags import sampling_flags, sampling_params
-from octavo.cli.summary import ending, summary
-from octavo.errors import ConfigError, EngineDeadError, OctavoError, RequestError
+from octavo.cli.prompt_input import chat_template_flag, check_can_chat, given_template
+from octavo.cli.sampling_flags import COMMAND_MAX_TOKENS, sampling_flags, sampling_params
+from octavo.cli.summary import answer_lines, ending
+from octavo.errors import EngineDeadError, OctavoError, RequestError
 from octavo.sampling_params import RequestOutputKind
 from octavo.wording import counted
 
@@ -32,7 +34,7 @@ _HELP = '''\
 /reset          begin again, with the same system message
 /save FILE      keep the conversation as JSON
 /load FILE      go on with a conversation that was kept
-/stats          speed and memory of the last answer
+/stats          speed of the last answer, and the KV cache since the start
 /quit           leave, as does Ctrl-D
 A line that ends in \\ goes on in the next; """ alone on a line begins and ends several.
 Ctrl-C stops an answer.'''
@@ -47,7 +49,8 @@ Ctrl-C stops an answer.'''
     type=click.Path(path_type=Path),
     help="Go on with a conversation that was kept; --system replaces its system message.",
 )
-@sampling_flags(max_tokens=None, only=_SAMPLING)
+@sampling_flags(max_tokens=COMMAND_MAX_TOKENS["chat"], only=_SAMPLING)
+@chat_template_flag
 @click.option(
     "--chat-template-kwargs",
     "variables",
@@ -59,6 +62,7 @@ def command(
     model: str,
     system: str | None,
     path: Path | None,
+    chat_template: str | None,
     variables: dict[str, Any] | None,
     **flags: Any,
 ) -> None:
@@ -69,14 +73,13 @@ def command(
     conversation = Conversation(system)
     if path is not None:
         conversation.load(path, system)
+    template = given_template(chat_template)
     from octavo.llm import LLM
 
     with LLM(model, **given_engine_options(flags)) as llm:
-        if llm.get_tokenizer().chat_template is None:
-            raise ConfigError(
-                f"{model} has no chat template: it is no model to talk with; octavo generate continues text"
-            )
-        session = _Session(llm, conversation, sampling_params(llm, flags, max_tokens=None), variables or {})
+        check_can_chat(llm, template)
+        params = sampling_params(llm, flags, max_tokens=COMMAND_MAX_TOKENS["chat"])
+        session = _Session(llm, conversation, params, variables or {}, template)
         with line_history():
             while session.take_turn():
                 pass
@@ -86,13 +89,19 @@ class _Session:
     """One conversation with a loaded model, and what the user may do beside talking."""
 
     def __init__(
-        self, llm: LLM, conversation: Conversation, params: SamplingParams, variables: Mapping[str, Any]
+        self,
+        llm: LLM,
+        conversation: Conversation,
+        params: SamplingParams,
+        variables: Mapping[str, Any],
+        template: str | None = None,
     ) -> None:
         self._llm = llm
         self._conversation = conversation
         self._params = params
         self._params.output_kind = RequestOutputKind.DELTA
         self._variables = dict(variables)
+        self._template = template
         self._last: RequestOutput | None = None
 
     def take_turn(self) -> bool:
@@ -136,7 +145,7 @@ class _Session:
                 case _:
                     _note(f"/{name} is unknown; /help lists what there is")
         except (OctavoError, OSError) as error:
-            _note(str(error))
+            _note(told(error))
         return True
 
     def _answer(self, text: str) -> None:
@@ -146,7 +155,10 @@ class _Session:
         output = None
         try:
             for output in self._llm.stream_chat(
-                self._conversation.messages, self._params, chat_template_kwargs=self._variables
+                self._conversation.messages,
+                self._params,
+                chat_template=self._template,
+                chat_template_kwargs=self._variables,
             ):
                 self._last = output
                 pieces.append(output.outputs[0].text)
@@ -172,10 +184,12 @@ class _Session:
         if self._last is None or not self._last.finished:
             _note("no answer has ended yet")
             return
-        _note(summary(self._llm, [self._last], self._params))
-        cached = self._last.num_cached_tokens or 0
+        cached = counted(self._last.num_cached_tokens or 0, "prompt token")
         turns = counted(self._conversation.num_turns, "turn")
-        _note(f"{counted(cached, 'prompt token')} from the prefix cache, {turns}")
+        _note(f"last answer: {cached} from the prefix cache, {turns} in the conversation")
+        for line in answer_lines(self._llm, [self._last], self._params):
+            _note(line)
+        _note(f"since the start: {self._llm.kv_cache_stats().summary()}")
 
 
 def _note(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -12,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import click
 
 from octavo.cli.foreign_flags import PREFIX, engine_foreign_flags, given_foreign_options
-from octavo.cli.option_types import JsonObject
+from octavo.cli.option_types import CheckedChoice, JsonObject
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, RequestError
 from octavo.vllm_options import own_options
@@ -29,6 +30,27 @@ class EngineCommand(click.Command):
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.params += engine_foreign_flags(taken={name for param in self.params for name in param.opts})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; words that belong to nothing are refused with what they may have been meant for."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            ctx.fail(f"unexpected: {shlex.join(rest)}{self.hint_for(rest, ctx)}")
+        return rest
+
+    def hint_for(self, words: list[str], ctx: click.Context) -> str:
+        """Return what words beside the model may have been meant for, as a sentence that goes on; or nothing."""
+        options = {param.name: param for param in self.params if isinstance(param, click.Option)}
+        if "prompts" in options:
+            return f". A prompt is given with -p: -p {shlex.quote(' '.join([*ctx.params['prompts'], *words]))}"
+        if "system" in options:
+            return ". A message is typed when the model is there, or piped in"
+        lists = [option for name, option in options.items() if option.multiple and ctx.params.get(name)]
+        if len(lists) == 1:
+            flag = _flag_of(lists[0])
+            return f". A flag is repeated for each of its values: {' '.join(f'{flag} {shlex.quote(w)}' for w in words)}"
+        return ""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error about an option names its flag, not the argument of the API."""
@@ -84,11 +106,12 @@ def engine_flags(command: Command) -> Command:
 def flags_of(cls: type, *, without: Collection[str] = ()) -> Callable[[Command], Command]:
     """Return what adds a flag for every field of a dataclass to a command; None is a flag that was not given."""
     helps, hints = field_docs(cls), get_type_hints(cls)
+    choice: type[click.Choice[str]] = CheckedChoice if cls is EngineConfig else click.Choice
 
     def add(command: Command) -> Command:
         for entry in reversed(fields(cls)):
             if entry.name not in without:
-                command = _option(entry.name, hints[entry.name], entry.default, helps[entry.name])(command)
+                command = _option(entry.name, hints[entry.name], entry.default, helps[entry.name], choice)(command)
         return command
 
     return add
@@ -122,23 +145,26 @@ def field_docs(cls: type) -> dict[str, str]:
     return docs
 
 
-def _option(name: str, hint: Any, default: Any, text: str) -> Callable[[Command], Command]:
+def _option(
+    name: str, hint: Any, default: Any, text: str, choice: type[click.Choice[str]]
+) -> Callable[[Command], Command]:
     flag = "--" + name.replace("_", "-")
     if default not in (None, (), "", MISSING):
         text += f"  [default: {default}]"
     if hint is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     is_list = get_origin(hint) is tuple
-    kind = get_args(hint)[0] if is_list else hint
-    return click.option(flag, name, type=_click_type(kind), multiple=is_list, default=None, help=text)
+    kind = _click_type(get_args(hint)[0] if is_list else hint, choice)
+    metavar = f"[{'|'.join(kind.choices)}]" if isinstance(kind, click.Choice) else None
+    return click.option(flag, name, type=kind, multiple=is_list, default=None, help=text, metavar=metavar)
 
 
-def _click_type(hint: Any) -> Any:
+def _click_type(hint: Any, choice: type[click.Choice[str]]) -> Any:
     if get_origin(hint) is Literal:
-        return click.Choice(get_args(hint))
+        return choice(get_args(hint))
     if get_origin(hint) is Mapping:
         return JsonObject()
     choices = [part for part in get_args(hint) if part is not type(None)] or [hint]
     if len(choices) == 1 and choices[0] is not hint:
-        return _click_type(choices[0])
+        return _click_type(choices[0], choice)
     return str if str in choices else choices[0]

@@ -11,15 +11,13 @@ import click
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
 from octavo.cli.option_types import WholeNumbers
-from octavo.cli.prompt_input import check_system, prompt_flags, read_prompts, rendered
-from octavo.cli.sampling_flags import sampling_flags, sampling_params
+from octavo.cli.prompt_input import PromptForm, prompt_flags, read_prompts
+from octavo.cli.sampling_flags import COMMAND_MAX_TOKENS, sampling_flags, sampling_params
+from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.llm import LLM
     from octavo.sampling_params import SamplingParams
-
-_DEFAULT_MAX_TOKENS = 8
-"""Every one of them is told."""
 
 
 @click.command("explain", cls=EngineCommand, short_help="Generate, and tell it step by step.")
@@ -32,7 +30,7 @@ _DEFAULT_MAX_TOKENS = 8
     multiple=True,
     help="A prompt as ids with commas between, as in 504,3575,282.",
 )
-@sampling_flags(max_tokens=_DEFAULT_MAX_TOKENS, without=("logprobs",))
+@sampling_flags(max_tokens=COMMAND_MAX_TOKENS["explain"], without=("logprobs",))
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document instead of text.")
 @click.option("--plot", metavar="FILE", help="Draw the steps too, as .svg, .png or .pdf.")
 @engine_flags
@@ -43,8 +41,6 @@ def command(
     model: str,
     prompts: Sequence[str],
     prompt_file: IO[str] | None,
-    chat: bool,
-    system: str | None,
     token_ids: Sequence[tuple[int, ...]],
     as_json: bool,
     plot: str | None,
@@ -55,7 +51,7 @@ def command(
     All of it is recorded from the running engine. With several prompts: who is in each step, and which blocks are
     shared. Prompts and sampling are those of octavo generate.
     """
-    check_system(system, chat)
+    form = PromptForm.of(flags)
     ids: list[Any] = [{"prompt_token_ids": list(prompt)} for prompt in token_ids]
     texts = [] if ids and not prompts and prompt_file is None else read_prompts(prompts, prompt_file)
     from octavo.config import EngineConfig
@@ -67,8 +63,8 @@ def command(
         check_plot_path(plot)
 
     def requests(llm: LLM) -> tuple[list[Any], SamplingParams]:
-        params = sampling_params(llm, flags, max_tokens=_DEFAULT_MAX_TOKENS)
-        return [*(rendered(llm, text, chat, system) for text in texts), *ids], params
+        params = sampling_params(llm, flags, max_tokens=COMMAND_MAX_TOKENS["explain"])
+        return [*(form.rendered(llm, text) for text in texts), *ids], params
 
     story = walk_through(EngineConfig(model, **given_engine_options(flags)), requests)
     if as_json:
@@ -80,4 +76,5 @@ def command(
         from octavo.explain.walkthrough_plot import plot_walkthrough
 
         plot_walkthrough(story, plot)
+        click.echo(f"{plot}: {counted(len({row.step for row in story.steps}), 'step')}", err=True)
     ctx.exit(0 if all(check.holds for check in story.checks) else 1)

@@ -39,6 +39,15 @@ _SERVER_FLAGS = {
     "response_role": "answers are the assistant's",
 }
 """Flags of vLLM's server without an effect, and why nothing is lost."""
+_SHORT = {
+    "compilation_config": "-cc",
+    "data_parallel_size": "-dp",
+    "decode_context_parallel_size": "-dcp",
+    "optimization_level": "-O",
+    "pipeline_parallel_size": "-pp",
+    "tensor_parallel_size": "-tp",
+}
+"""vLLM's short forms of them."""
 _SERVER_SWITCHES = ("disable_", "enable_")
 PREFIX = "foreign_"
 """Of the parameters that hold the engine's."""
@@ -49,7 +58,7 @@ def engine_foreign_flags(taken: Collection[str]) -> list[click.Option]:
     """Return a hidden flag for each of vLLM's engine options whose flag a command does not have itself."""
     names = [name for name in sorted(HARMLESS.keys() | UNSUPPORTED.keys()) if _flag(name) not in taken]
     return [
-        click.Option([_declared(name, name in _SWITCHES), PREFIX + name], default=None, hidden=True) for name in names
+        click.Option([*_declared(name, name in _SWITCHES), PREFIX + name], default=None, hidden=True) for name in names
     ]
 
 
@@ -57,7 +66,7 @@ def server_foreign_flags(command: Command) -> Command:
     """Add a hidden flag for each of vLLM's flags of a server that has no effect here."""
     for name in _SERVER_FLAGS:
         declared = _declared(name, name.startswith(_SERVER_SWITCHES))
-        command = click.option(declared, _SERVER_PREFIX + name, default=None, hidden=True)(command)
+        command = click.option(*declared, _SERVER_PREFIX + name, default=None, hidden=True)(command)
     return command
 
 
@@ -81,8 +90,10 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _declared(name: str, is_switch: bool) -> str:
-    return f"{_flag(name)}/--no-{_flag(name)[2:]}" if is_switch else _flag(name)
+def _declared(name: str, is_switch: bool) -> list[str]:
+    """Return the forms of a flag."""
+    flag = f"{_flag(name)}/--no-{_flag(name)[2:]}" if is_switch else _flag(name)
+    return [_SHORT[name], flag] if name in _SHORT else [flag]
 
 
 def _value(text: Any) -> Any:

@@ -12,8 +12,8 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options, named_by_flags
 from octavo.cli.model_option import takes_model
-from octavo.cli.prompt_input import check_system, prompt_flags, read_prompts, rendered
-from octavo.cli.sampling_flags import sampling_flags, sampling_params
+from octavo.cli.prompt_input import PromptForm, prompt_flags, read_prompts
+from octavo.cli.sampling_flags import COMMAND_MAX_TOKENS, sampling_flags, sampling_params
 from octavo.cli.summary import ending, summary
 from octavo.outputs import finite_logprob
 from octavo.sampling_params import RequestOutputKind
@@ -23,16 +23,13 @@ if TYPE_CHECKING:
     from octavo.outputs import CompletionOutput, RequestOutput
     from octavo.sampling_params import SamplingParams
 
-_DEFAULT_MAX_TOKENS = 256
-"""A command line is for reading answers; the API's default of 16 cuts them short."""
-
 
 @click.command("generate", cls=EngineCommand)
 @takes_model
 @prompt_flags
 @click.option("--json", "as_json", is_flag=True, help="Write one line of JSON a prompt.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
-@sampling_flags(max_tokens=_DEFAULT_MAX_TOKENS)
+@sampling_flags(max_tokens=COMMAND_MAX_TOKENS["generate"])
 @engine_flags
 @click.pass_context
 def command(
@@ -41,8 +38,6 @@ def command(
     model: str,
     prompts: Sequence[str],
     prompt_file: IO[str] | None,
-    chat: bool,
-    system: str | None,
     as_json: bool,
     quiet: bool,
     **flags: Any,
@@ -52,17 +47,17 @@ def command(
     A single prompt is answered while it is generated, then summed up on stderr. Without -p and --prompt-file all that
     is piped in is the prompt; with them stdin is left alone.
     """
-    check_system(system, chat)
+    form = PromptForm.of(flags)
     texts = read_prompts(prompts, prompt_file)
     from octavo.llm import LLM
 
     options = {"use_tqdm_on_load": not quiet, **given_engine_options(flags)}
     with LLM(model, **options) as llm:
-        params = sampling_params(llm, flags, max_tokens=_DEFAULT_MAX_TOKENS)
+        params = sampling_params(llm, flags, max_tokens=COMMAND_MAX_TOKENS["generate"])
         if len(texts) == 1 and params.n == 1 and not as_json:
-            failed = _stream_one(llm, rendered(llm, texts[0], chat, system), params, quiet, chat)
+            failed = _stream_one(llm, form.rendered(llm, texts[0]), params, quiet, form.chat)
         else:
-            failed = _generate_all(llm, [rendered(llm, text, chat, system) for text in texts], params, as_json, quiet)
+            failed = _generate_all(llm, [form.rendered(llm, text) for text in texts], params, as_json, quiet)
     ctx.exit(1 if failed else 0)
 
 

@@ -11,6 +11,7 @@ import click
 
 from octavo.cli.engine_flags import EngineCommand, engine_flags, given_engine_options
 from octavo.cli.model_option import takes_model
+from octavo.cli.sampling_flags import COMMAND_MAX_TOKENS
 from octavo.sampling_params import SamplingParams
 from octavo.wording import counted
 
@@ -36,7 +37,7 @@ def command(model: str, show_program: bool, as_json: bool, **flags: Any) -> None
 
     report = inspect_model(EngineConfig(model, **given_engine_options(flags)))
     if as_json:
-        click.echo(json.dumps(asdict(report)))
+        click.echo(json.dumps({**asdict(report), "command_max_tokens": COMMAND_MAX_TOKENS}))
         return
     for line in _lines(report):
         click.echo(line)
@@ -56,6 +57,7 @@ def _lines(report: ModelReport) -> Iterator[str]:
             ("vocabulary", f"{report.vocab_size:,}"),
             ("context", counted(report.max_model_len, "token")),
             ("sampling", _sampling(report.default_sampling_params)),
+            ("answer length", _answer_length(report.default_sampling_params)),
             ("largest step", f"{_size(report.activation_bytes)} for {counted(report.max_num_batched_tokens, 'token')}"),
             ("rotation tables", _size(report.rope_table_bytes)),
         ]
@@ -90,11 +92,20 @@ def _load_lines(name: str, load: LoadReport, available: int) -> Iterator[str]:
 
 
 def _sampling(defaults: Mapping[str, float | None]) -> str:
-    """Return how the tokens of a plain request are chosen; how many they are differs between commands and APIs."""
+    """Return how the tokens of a plain request are chosen."""
     plain = SamplingParams()
     values = ", ".join(f"{name} {defaults[name]:g}" for name in _SAMPLING)
     own = ", ".join(name for name in _SAMPLING if defaults[name] != getattr(plain, name))
     return f"{values} ({own or 'none'} from a generation config)"
+
+
+def _answer_length(defaults: Mapping[str, float | None]) -> str:
+    """Return how many tokens a plain request gets, and where: commands do not take the model's or the API's number."""
+    by_command = ", ".join(
+        f"{'what the context leaves' if length is None else length} in octavo {name}"
+        for name, length in COMMAND_MAX_TOKENS.items()
+    )
+    return f"at most {defaults['max_tokens']} in the API, {by_command}"
 
 
 def _facts(facts: list[tuple[str, str]]) -> Iterator[str]:

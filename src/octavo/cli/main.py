@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from octavo.cli.file_errors import told
 from octavo.errors import OctavoError
 from octavo.version import __version__
 
@@ -76,7 +77,7 @@ class _Commands(click.Group):
         except BrokenPipeError:
             raise  # the reader has gone: click ends quietly
         except (OctavoError, OSError) as error:
-            raise _Failure(str(error)) from error
+            raise _Failure(told(error)) from error
         except KeyboardInterrupt:
             click.echo("\nInterrupted.", err=True)
             ctx.exit(130)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, overload
 
 import click
 
+from octavo.cli.engine_flags import EngineCommand
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _ARGUMENT, _OPTION = "model", "model_option"
@@ -52,5 +54,7 @@ def _chosen(context: click.Context, argument: str | None, option: str | None) ->
         return option if argument is None else argument
     from_file = context.get_parameter_source(_OPTION) is not click.core.ParameterSource.COMMANDLINE
     if argument != option and not from_file:
-        raise click.UsageError(f"the model is named twice: {argument} and {option}", context)
+        command = context.command
+        hint = command.hint_for([argument], context) if isinstance(command, EngineCommand) else ""
+        raise click.UsageError(f"the model is named twice: {argument} and {option}{hint}", context)
     return argument

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+if TYPE_CHECKING:
+    _ObjectType: TypeAlias = click.ParamType[dict[str, Any]]
+    _NumbersType: TypeAlias = click.ParamType[tuple[int, ...]]
+    _TextType: TypeAlias = click.ParamType[str]
+    _ChoiceType: TypeAlias = click.Choice[str]
+else:  # before click 8.4 they are not generic at run time
+    _ObjectType = _NumbersType = _TextType = click.ParamType
+    _ChoiceType = click.Choice
 
-class JsonObject(click.ParamType[dict[str, Any]]):
+
+class JsonObject(_ObjectType):
     """A dict written as JSON."""
 
     name = "json"
@@ -25,7 +34,17 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         return parsed
 
 
-class WholeNumbers(click.ParamType[tuple[int, ...]]):
+class CheckedChoice(_ChoiceType):
+    """Values of an option that is checked later: others are passed on, as that check has more to say of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            return str(value)
+
+
+class WholeNumbers(_NumbersType):
     """Whole numbers, separated by commas."""
 
     name = "numbers"
@@ -39,7 +58,7 @@ class WholeNumbers(click.ParamType[tuple[int, ...]]):
             self.fail(f"expected whole numbers separated by commas, got {value!r}", param, ctx)
 
 
-class ApiKey(click.ParamType[str]):
+class ApiKey(_TextType):
     """The key of a server, without the white space that a file ends with."""
 
     name = "key"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from octavo.errors import ConfigError
 from octavo.observe.patience import told_if_slow
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _WAITING = "waiting for the prompt, which is all of stdin up to its end; -p gives one instead"
+chat_template_flag = click.option(
+    "--chat-template", help="File with a Jinja chat template, or the template itself, instead of the model's."
+)
 _OPTIONS = (
     click.option(
         "-p", "--prompt", "prompts", multiple=True, help="A prompt; may be given several times.  [default: stdin]"
@@ -25,20 +30,64 @@ _OPTIONS = (
     ),
     click.option("--chat/--no-chat", default=False, help="Treat each prompt as a user's message.  [default: no-chat]"),
     click.option("--system", help="System message before each prompt; only with --chat."),
+    chat_template_flag,
 )
 
 
 def prompt_flags(command: Command) -> Command:
-    """Add the flags that give prompts: `prompts`, `prompt_file`, `chat`, `system`."""
+    """Add the flags that give prompts: `prompts`, `prompt_file`, and those of `PromptForm`."""
     for add in reversed(_OPTIONS):
         command = add(command)
     return command
 
 
-def check_system(system: str | None, chat: bool) -> None:
-    """Raise a usage error for a system message that has no conversation."""
-    if system is not None and not chat:
-        raise click.UsageError("--system needs --chat: a text alone has no system message")
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """How a text becomes a prompt: as it is, or as a conversation."""
+
+    chat: bool
+    system: str | None
+    template: str | None
+    """Of conversations, instead of the model's."""
+
+    @classmethod
+    def of(cls, flags: Mapping[str, Any]) -> PromptForm:
+        """Return what a command's parameters say; a usage error for what a text alone does not have."""
+        for flag, name in (("--system", "system message"), ("--chat-template", "chat template")):
+            if flags[flag[2:].replace("-", "_")] is not None and not flags["chat"]:
+                raise click.UsageError(f"{flag} needs --chat: a text alone has no {name}")
+        return cls(flags["chat"], flags["system"], given_template(flags["chat_template"]))
+
+    def rendered(self, llm: LLM, text: str) -> Any:
+        """Return a prompt as `LLM.generate` takes it: a conversation as the chat template writes it."""
+        if not self.chat:
+            return text
+        check_can_chat(llm, self.template)
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        tokenizer = llm.get_tokenizer()
+        written = tokenizer.apply_chat_template(
+            [*messages, {"role": "user", "content": text}],
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        return {"prompt": written, "prompt_token_ids": tokenizer.encode(written, add_special_tokens=False)}
+
+
+def given_template(given: str | None) -> str | None:
+    """Return the chat template of a command line. Raises: `ConfigError` if it is none."""
+    from octavo.server.chosen_files import checked_template
+
+    return None if given is None else checked_template(given)
+
+
+def check_can_chat(llm: LLM, template: str | None) -> None:
+    """Raise `ConfigError` where there is no chat template, neither a given one nor the model's."""
+    if template is None and llm.get_tokenizer().chat_template is None:
+        raise ConfigError(
+            "the model has no chat template, so it is not made for conversations: give one with --chat-template, let "
+            "`octavo generate` continue a text without --chat, or take a model that can chat, such as smollm2-135m"
+        )
 
 
 def read_prompts(prompts: Sequence[str], prompt_file: IO[str] | None) -> list[str]:
@@ -68,15 +117,3 @@ def _piped() -> str:
     if not text:
         raise click.UsageError(f"stdin is empty: {way_out}")
     return text
-
-
-def rendered(llm: LLM, text: str, chat: bool, system: str | None) -> Any:
-    """Return a prompt as `LLM.generate` takes it: as it is, or as a conversation that the chat template writes."""
-    if not chat:
-        return text
-    messages = [{"role": "system", "content": system}] if system else []
-    tokenizer = llm.get_tokenizer()
-    written = tokenizer.apply_chat_template(
-        [*messages, {"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-    )
-    return {"prompt": written, "prompt_token_ids": tokenizer.encode(written, add_special_tokens=False)}

@@ -39,6 +39,9 @@ _FLAGS: dict[str, tuple[type, str]] = {
     "include_stop_str_in_output": (bool, "Keep what ended the output."),
 }
 """By the parameter's name; what is a list has one entry each time the flag is given."""
+COMMAND_MAX_TOKENS: dict[str, int | None] = {"generate": 256, "explain": 8, "chat": None}
+"""Tokens of an answer where --max-tokens is not given, by command; None is what the context leaves. A command line is
+for reading answers, which the API's 16 cut short; of an explanation every one is told."""
 _NAMES = {"seed": "sampling-seed", "stop_token_ids": "stop-token-id", "bad_words": "bad-word"}
 """Flags that are not called as the parameter is."""
 _PREFIX = "sampling_"

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def summary(llm: LLM, outputs: Sequence[RequestOutput], params: SamplingParams) -> str:
-    """Lines: why answers were cut, tokens with the speed from arrival to the last, and how the KV cache was used."""
+    """Lines: those of `answer_lines`, and how the KV cache was used."""
+    return "\n".join([*answer_lines(llm, outputs, params), llm.kv_cache_stats().summary()])
+
+
+def answer_lines(llm: LLM, outputs: Sequence[RequestOutput], params: SamplingParams) -> list[str]:
+    """Return why answers were cut, and their tokens with the speed from arrival to the last."""
     stats = [output.metrics for output in outputs if output.metrics is not None]
     num_prompt = sum(len(output.prompt_token_ids or ()) for output in outputs)
     num_generated = sum(entry.num_generation_tokens for entry in stats)
@@ -30,7 +35,7 @@ def summary(llm: LLM, outputs: Sequence[RequestOutput], params: SamplingParams) 
         decode = (num_generated - 1) / max(last - first, 1e-9)
         text += f"; first token after {first - begin:.2f} s, then {decode:.0f} tokens/s"
     weights = ", ".join(f"{size / 1e6:.0f} MB {name}" for name, size in llm.llm_engine.weight_formats.items())
-    return "\n".join([*_endings(llm, outputs, params), f"{text}), weights {weights}", llm.kv_cache_stats().summary()])
+    return [*_endings(llm, outputs, params), f"{text}), weights {weights}"]
 
 
 def _endings(llm: LLM, outputs: Sequence[RequestOutput], params: SamplingParams) -> list[str]:

@@ -147,7 +147,7 @@ class KVCacheStats:
         """Return one line about the time since the start."""
         text = (
             f"KV cache: at most {counted(self.peak_used_blocks, 'block')} of {self.block_size} tokens in use,"
-            f" {self.mean_waste:.1%} of their slots empty"
+            f" on average {self.mean_waste:.1%} empty"
         )
         if self.num_queried_tokens:
             text += f"; {self.hit_rate:.0%} of the prompts found in the prefix cache"

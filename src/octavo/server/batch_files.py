@@ -138,14 +138,16 @@ class BatchOutput:
     """The output, open for appending, and locked against a second run.
 
     Args:
-        path: made if it does not exist. A last line that a kill left torn is cut off.
+        path: made if it does not exist, and gone again if an error comes before the first answer. A last line that a
+            kill left torn is cut off.
 
     Raises: `ConfigError` if it is not a file, if another run writes to it, or if it holds something else than a batch's
         answers.
     """
 
     def __init__(self, path: Path) -> None:
-        if path.exists():
+        self._is_new = not path.exists()
+        if not self._is_new:
             _check_is_file(path)
         self._path = path
         self._file = path.open("ab+", buffering=0)
@@ -160,8 +162,10 @@ class BatchOutput:
     def __enter__(self) -> BatchOutput:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *exc_info: object) -> None:
         """Put everything on the disk and unlock it."""
+        if error is not None and self._is_new and not self.done:
+            self._path.unlink(missing_ok=True)
         os.fsync(self._file.fileno())
         self._file.close()
 

@@ -16,13 +16,20 @@ class _PasswordError(Exception):
 def check_files(options: ServerOptions) -> None:
     """Read the chat template and the files of TLS. Raises: `ConfigError`."""
     if options.chat_template is not None:
-        from octavo.tokenizer.chat_template import check_template  # Jinja takes 80 ms to import
-
-        try:
-            check_template(read_template(options.chat_template))
-        except RequestError as error:
-            raise ConfigError(f"chat_template cannot be used: {error}.") from None
+        checked_template(options.chat_template)
     _check_tls(options)
+
+
+def checked_template(given: str) -> str:
+    """Return what `read_template` does, if it is a chat template. Raises: `ConfigError`."""
+    from octavo.tokenizer.chat_template import check_template  # Jinja takes 80 ms to import
+
+    template = read_template(given)
+    try:
+        check_template(template)
+    except RequestError as error:
+        raise ConfigError(f"chat_template cannot be used: {error}.") from None
+    return template
 
 
 def read_template(given: str) -> str:
