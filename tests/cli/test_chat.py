@@ -8,6 +8,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -179,6 +180,25 @@ def test_lines_of_earlier_sessions_are_recalled(tmp_path: Path) -> None:
 def pipe(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "octavo", "chat", *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_ctrl_c_ends_a_chat_whose_messages_come_through_a_pipe() -> None:
+    command = [sys.executable, "-m", "octavo", "chat", str(TINY_DIR / "llama"), "--max-tokens", "3"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.readline(), "it answers, and waits for more"
+        deadline = time.monotonic() + TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:  # the first may still fall into the answer
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+        assert process.returncode == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_pipe_gets_the_answers_alone() -> None:

@@ -112,6 +112,8 @@ class _Session:
         except EOFError:
             return False
         except KeyboardInterrupt:
+            if not is_terminal:
+                raise  # nobody types there who could leave with Ctrl-D
             click.echo()
             return True
         if text.startswith("/"):
