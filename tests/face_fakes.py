@@ -20,6 +20,7 @@ from octavo.frontend.embedding import EmbeddingConfig
 from octavo.frontend.engine_metrics import EngineMetrics
 from octavo.frontend.engine_snapshot import EngineObserver
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
+from octavo.frontend.model_config import ModelConfig
 from octavo.grammar.compiler import GrammarCompiler
 from octavo.llm import LLM
 from octavo.observe.event_log import EventLog
@@ -243,6 +244,7 @@ def make_parts(
         hidden_size=HIDDEN,
         embedding=EmbeddingConfig(pooling_type),
         eos_token_ids=(EOS,),
+        model_config=ModelConfig("fake", "fake", max_model_len, vocab_size, HIDDEN),
         max_model_len=max_model_len,
         way_to_more_length="raise max_model_len",
         max_logprobs=20,

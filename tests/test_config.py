@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -63,6 +64,17 @@ def test_an_option_that_cannot_work_is_refused_with_the_way_out(options: dict[st
 def test_quantization_is_kept_and_vllms_name_for_gguf_files_asks_for_nothing() -> None:
     options = [{"quantization": name} for name in ("q8", "q4", "gguf", None)]
     assert [EngineConfig("m", **given).quantization for given in options] == ["q8", "q4", None, None]
+
+
+def test_an_option_by_its_place_is_what_it_is_by_its_name() -> None:
+    names = [entry.name for entry in dataclasses.fields(EngineConfig)]
+    assert EngineConfig("m", *[None] * (len(names) - 1)) == EngineConfig("m")
+    place = names.index("quantization")
+    assert EngineConfig("m", *[None] * (place - 1), "gguf") == EngineConfig("m")
+    with pytest.raises(TypeError, match="multiple values for argument 'model'"):
+        EngineConfig("m", model="m")
+    with pytest.raises(TypeError, match="positional arguments"):
+        EngineConfig("m", *[None] * len(names))
 
 
 def test_a_path_becomes_text() -> None:

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from octavo.config import EngineConfig
 from octavo.errors import EngineDeadError, RequestError
@@ -25,6 +25,7 @@ from octavo.frontend.pooling_calls import PoolingCalls
 from octavo.frontend.progress import ProgressBar
 from octavo.frontend.start import start_engine
 from octavo.sampling_params import RequestOutputKind, SamplingParams
+from octavo.vllm_options import refuse_sleep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from octavo.frontend.engine_metrics import Metric
     from octavo.frontend.input_processor import Prompt
     from octavo.frontend.llm_engine import LLMEngine
+    from octavo.frontend.model_config import ModelConfig
     from octavo.observe.event_log import RecordedEvent
     from octavo.observe.snapshot import EngineSnapshot, KVCacheStats
     from octavo.outputs import BeamSearchOutput, RequestOutput
@@ -232,6 +234,19 @@ class LLM(PoolingCalls):
         check_room(inputs, params, self.llm_engine)
         generate = partial(self.generate, sampling_params=step, use_tqdm=False)
         return BeamSearch(params, self.llm_engine.tokenizer, generate).run(inputs, concurrency_limit, use_tqdm)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What the model is, and what is served of it."""
+        return self.llm_engine.model_config
+
+    def sleep(self, *_given: object, **_options: object) -> NoReturn:
+        """Not supported. Raises: `ConfigError` that says what to do instead."""
+        refuse_sleep()
+
+    def wake_up(self, *_given: object, **_options: object) -> NoReturn:
+        """Not supported, as `sleep`."""
+        refuse_sleep()
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from octavo.errors import ConfigError
 from octavo.sampling_params import SamplingParams
@@ -170,12 +170,21 @@ _SAMPLING_PARAMETERS = frozenset(entry.name for entry in dataclasses.fields(Samp
 
 
 def takes_foreign_options(cls: type[Options]) -> type[Options]:
-    """Have the constructor of a dataclass of options treat its keywords as `own_options` does."""
-    make, own = cls.__init__, frozenset(entry.name for entry in dataclasses.fields(cls))  # type: ignore[arg-type]
+    """Have the constructor of a dataclass of options treat what it is given as `own_options` does."""
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    make, own = cls.__init__, [entry.name for entry in fields]
+    required = [entry.name for entry in fields if entry.default is entry.default_factory is dataclasses.MISSING]
 
     @functools.wraps(make)
     def init(self: Options, *args: Any, **options: Any) -> None:
-        make(self, *args, **own_options(options, own))
+        placed = dict(zip(own, args, strict=False))
+        if len(args) > len(own) or placed.keys() & options.keys():
+            make(self, *args, **options)  # which says what is wrong
+        given = {**placed, **options}
+        for name in required:
+            if name not in given:
+                raise TypeError(f"the engine option {name!r} is missing, as in EngineArgs({name}=...)")
+        make(self, **own_options(given, own))
 
     cls.__init__ = init  # type: ignore[assignment]
     return cls
@@ -204,6 +213,11 @@ def own_options(options: Mapping[str, Any], known: Collection[str]) -> dict[str,
         reasons = "; ".join(f"{name} ({HARMLESS[name]})" for name in sorted(dropped))
         logger.warning("options without effect: %s", reasons)
     return kept
+
+
+def refuse_sleep() -> NoReturn:
+    """Raise the `ConfigError` of vLLM's sleep mode, wherever it is asked for."""
+    raise ConfigError(f"sleeping is not supported: {UNSUPPORTED['enable_sleep_mode'][1]}.")
 
 
 def _unknown_option(name: str, known: Collection[str]) -> TypeError:

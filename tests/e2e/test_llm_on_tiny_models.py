@@ -90,6 +90,15 @@ def test_the_fingerprint_follows_what_is_changed_of_the_models_config() -> None:
     assert len(prints) == 3
 
 
+@pytest.mark.parametrize(("name", "differs"), [("llama", False), ("llama_yarn", False), ("llama_dynamic", True)])
+def test_the_fingerprint_follows_the_longest_length_only_where_angles_do(name: str, differs: bool) -> None:
+    prints = set()
+    for length in (None, 100):
+        with make_llm(name, max_model_len=length) as engine:
+            prints.add(engine.llm_engine.numeric_fingerprint)
+    assert (len(prints) == 2) == differs
+
+
 def test_the_fingerprint_follows_what_logprobs_and_embeddings_are_made_of() -> None:
     prints = set()
     for options in ({}, {"logprobs_mode": "processed_logprobs"}, {"pooling_type": "mean"}):

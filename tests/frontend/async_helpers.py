@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from face_fakes import FakeExecutor, make_engine
 
-from octavo import RequestOutputKind, SamplingParams
+from octavo import RequestOutput, RequestOutputKind, SamplingParams
 from octavo.frontend.async_engine import AsyncLLM
+
+_ordinals = itertools.count()
 
 
 @asynccontextmanager
@@ -33,11 +36,16 @@ def deltas(**values: object) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=300, output_kind=RequestOutputKind.DELTA, **values)  # type: ignore[arg-type]
 
 
-async def text_of(llm: AsyncLLM, prompt: str, request_id: str = "a", **options: Any) -> str:
+async def text_of(llm: AsyncLLM, prompt: str, request_id: str | None = None, **options: Any) -> str:
+    request_id = f"text {next(_ordinals)}" if request_id is None else request_id
     form = options.pop("structured_outputs", None)
     outputs = [output async for output in llm.generate(prompt, deltas(structured_outputs=form), request_id, **options)]
     assert outputs[-1].finished
     return "".join(output.outputs[0].text for output in outputs)
+
+
+async def outputs_of(llm: AsyncLLM, prompt: str, request_id: str, params: SamplingParams) -> list[RequestOutput]:
+    return [output async for output in llm.generate(prompt, params, request_id)]
 
 
 async def until(condition: Callable[[], bool]) -> None:

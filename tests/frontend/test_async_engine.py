@@ -20,10 +20,60 @@ def test_requests_stream_side_by_side_under_the_ids_they_came_with() -> None:
     async def test() -> None:
         async with make_async() as (llm, _):
             prompts = [f"prompt {index}" for index in range(20)]
-            assert await asyncio.gather(*(text_of(llm, prompt, "same id") for prompt in prompts)) == prompts
+            assert await asyncio.gather(*(text_of(llm, prompt, prompt) for prompt in prompts)) == prompts
             outputs = [output async for output in llm.generate("x", deltas(), "an id")]
             assert {output.request_id for output in outputs} == {"an id"}
             assert llm.num_unfinished == llm.num_waiting == 0
+
+    run(test)
+
+
+def test_an_id_that_is_in_use_is_refused_and_its_request_goes_on() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            first = asyncio.create_task(text_of(llm, "a" * 20, "a"))
+            await asyncio.sleep(0)
+            with pytest.raises(RequestError, match="request id 'a' is in use") as refusal:
+                await text_of(llm, "b", "a")
+            assert refusal.value.parameter == "request_id"
+            assert await first == "a" * 20
+
+    run(test)
+
+
+def test_an_id_may_be_used_again_once_the_last_output_was_read_or_the_request_left_or_refused() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            async for output in llm.generate("abc", deltas(), "a"):
+                if output.finished:
+                    assert await text_of(llm, "again", "a") == "again"
+            left = llm.generate("a" * 200, deltas(), "a")
+            await left.__anext__()
+            await left.aclose()  # type: ignore[attr-defined]
+            with pytest.raises(RequestError, match="empty"):
+                await text_of(llm, "", "a")
+            assert await text_of(llm, "again", "a") == "again"
+
+    run(test)
+
+
+def test_an_id_may_be_used_again_right_after_its_loop_was_left() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            async for _ in llm.generate("a" * 200, deltas(), "a"):
+                break
+            assert await text_of(llm, "again", "a") == "again"
+
+    run(test)
+
+
+def test_prompts_that_are_started_apart_may_share_an_id() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            prepared = await llm.prepare(["one", "two"], deltas())
+            started = [llm.start([entry], "same") for entry in prepared if not isinstance(entry, RequestError)]
+            for generation, text in zip(started, ["one", "two"], strict=True):
+                assert "".join([output.outputs[0].text async for _, output in generation]) == text
 
     run(test)
 

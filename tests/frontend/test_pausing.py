@@ -7,10 +7,10 @@ import threading
 from typing import Any
 
 import pytest
-from async_helpers import deltas, make_async, run, running, text_of, until, until_idle, until_running
+from async_helpers import deltas, make_async, outputs_of, run, running, text_of, until, until_idle, until_running
 from face_fakes import EOS, make_engine
 
-from octavo import EngineDeadError, RequestError, RequestOutputKind
+from octavo import EngineDeadError, PoolingParams, RequestError, RequestOutputKind, SamplingParams
 from octavo.frontend.async_engine import AsyncLLM
 from octavo.frontend.input_processor import EngineInput
 
@@ -128,7 +128,7 @@ def hold_up_preparing(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> tuple[t
     return is_preparing, may_go_on
 
 
-@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+@pytest.mark.parametrize("mode", ["wait", "keep"])
 def test_a_request_that_is_being_prepared_when_a_pause_begins_waits_too(
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +142,76 @@ def test_a_request_that_is_being_prepared_when_a_pause_begins_waits_too(
             await llm.pause_generation(mode=mode)
             may_go_on.set()
             await asyncio.sleep(0.1)
-            assert (llm.num_unfinished, llm.num_waiting) == (0, 1)
+            assert (llm.num_unfinished, llm.num_waiting) == (1, 1)
             await llm.resume_generation()
             assert await late == "a" * 300
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["abort", "pause"])
+def test_a_request_that_is_being_prepared_can_be_ended(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with make_async(engine={"max_model_len": 4096, "num_blocks": 512}) as (llm, _):
+            is_preparing, may_go_on = hold_up_preparing(llm, monkeypatch)
+            late = asyncio.create_task(outputs_of(llm, "a" * 2_001, "late", deltas()))
+            await until(is_preparing.is_set)
+            await (llm.abort("late") if how == "abort" else llm.pause_generation(mode="abort"))
+            (output,) = await asyncio.wait_for(late, 5)
+            may_go_on.set()
+            assert output.outputs[0].finish_reason == "abort"
+            assert llm.num_unfinished == llm.num_waiting == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+@pytest.mark.parametrize("how", ["abort", "pause"])
+def test_a_request_that_a_pause_holds_up_can_be_ended(how: str, mode: Any) -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            await llm.pause_generation(mode=mode)
+            held = asyncio.create_task(outputs_of(llm, "held", "b", SamplingParams(n=2)))
+            await until(lambda: llm.num_waiting == llm.num_unfinished == 1)
+            await (llm.abort(["b"]) if how == "abort" else llm.pause_generation(mode="abort"))
+            (output,) = await asyncio.wait_for(held, 5)
+            assert (output.request_id, output.prompt, output.finished) == ("b", "held", True)
+            ends = [(entry.index, entry.token_ids, entry.finish_reason) for entry in output.outputs]
+            assert ends == [(0, [], "abort"), (1, [], "abort")]
+            assert llm.num_unfinished == llm.num_waiting == 0
+            await llm.resume_generation()
+            assert await text_of(llm, "again", "b") == "again"
+
+    run(test)
+
+
+def test_an_embedding_that_a_pause_holds_up_ends_with_an_error() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            await llm.pause_generation()
+            held = asyncio.create_task(anext(llm.encode("held", PoolingParams(), "b")))
+            await until(lambda: llm.num_waiting == 1)
+            await llm.abort("b")
+            output = await asyncio.wait_for(held, 5)
+            assert output.error is not None
+            assert output.error.code == "request_aborted"
+
+    run(test)
+
+
+def test_who_is_cancelled_in_a_pause_is_cancelled_though_the_request_was_aborted() -> None:
+    async def test() -> None:
+        async with make_async() as (llm, _):
+            await llm.pause_generation()
+            held = asyncio.create_task(text_of(llm, "held", "b"))
+            await until(lambda: llm.num_waiting == 1)
+            await llm.abort("b")
+            held.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await held
+            await until(lambda: llm.num_waiting == 0)
+            await llm.resume_generation()
+            assert await text_of(llm, "again", "b") == "again"
 
     run(test)
 
@@ -283,5 +350,16 @@ def test_a_pause_that_waits_does_not_wait_for_what_is_left_unread_before_it() ->
             await until_idle(llm)
             await asyncio.wait_for(llm.pause_generation(mode="wait"), 10)
             assert await llm.is_paused()
+
+    run(test)
+
+
+def test_a_pause_takes_vllms_older_word_for_its_mode() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.005}) as (llm, _):
+            old = asyncio.create_task(text_of(llm, "a" * 60))
+            await until_running(llm)
+            await llm.pause_generation(wait_for_inflight_requests=True)
+            assert await old == "a" * 60
 
     run(test)

@@ -211,3 +211,7 @@ def test_tools_that_the_template_does_not_show_are_warned_about(
     assert (shown, caplog.messages) == ("f", [])
     tokenizer.apply_chat_template(conversation, tools=tools, tokenize=False, chat_template="{{ messages[0].content }}")
     assert [message.split(";")[0] for message in caplog.messages] == ["The chat template shows no tools to the model"]
+
+
+def test_a_tokenizer_is_shown_by_its_name_and_size(tokenizer: Tokenizer) -> None:
+    assert repr(tokenizer) == f"Tokenizer({tokenizer.name_or_path!r}, vocab_size={len(tokenizer)})"

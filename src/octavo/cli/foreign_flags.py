@@ -31,6 +31,7 @@ _SERVER_FLAGS = {
     "disable_fastapi_docs": "there are no such pages",
     "disable_frontend_multiprocessing": "there is one process",
     "enable_prompt_tokens_details": "cached tokens are always told",
+    "enable_reasoning": "it is read off the template, or set reasoning_parser",
     "enable_request_id_headers": "request ids are always sent back",
     "enable_server_load_tracking": "/load always counts",
     "h11_max_header_count": "set max_headers",

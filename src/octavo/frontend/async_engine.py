@@ -16,24 +16,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from octavo.errors import EngineDeadError, QueueFullError, RequestError, RequestTimeoutError
+from octavo.frontend.async_facts import AsyncFacts
 from octavo.frontend.call_arguments import adds_special_tokens, checked_priority, refuse
 from octavo.frontend.generation import Generation
+from octavo.frontend.named_calls import NamedCalls
 from octavo.frontend.off_loop import OffLoop, SharedCall
+from octavo.frontend.output_processor import aborted_output
 from octavo.frontend.pooling_calls import embedding_output
-from octavo.frontend.start import start_engine
+from octavo.frontend.start import checked_engine, start_engine
 from octavo.frontend.watchdog import Watchdog
 from octavo.wording import counted
 
 if TYPE_CHECKING:
     from octavo.config import EngineConfig
-    from octavo.frontend.engine_metrics import Metric
     from octavo.frontend.input_processor import EngineInput, Prompt
     from octavo.frontend.llm_engine import LLMEngine
     from octavo.observe.snapshot import EngineSnapshot
     from octavo.outputs import EmbeddingRequestOutput, RequestOutput
     from octavo.pooling_params import PoolingParams
     from octavo.sampling_params import SamplingParams
-    from octavo.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger("octavo")
 
@@ -46,7 +47,7 @@ HANG_SECONDS = 30.0
 """An engine that has done nothing for so long has failed."""
 
 
-class AsyncLLM:
+class AsyncLLM(AsyncFacts):
     """An engine for one event loop at a time. All methods but `close` are called on that loop's thread.
 
     Args:
@@ -65,19 +66,19 @@ class AsyncLLM:
         hang_seconds: float = HANG_SECONDS,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        self.engine = engine
+        self.engine = checked_engine(engine)
         self.on_failure = on_failure
         self._max_queued = max_num_queued_reqs
         self._generations: dict[str, Generation] = {}
         """By the engine's id of each request."""
+        self._calls = NamedCalls()
         self._ordinals = itertools.count()
         self._num_preparing = 0
         """Prompts that are being tokenised."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_woken = False
-        self._refusal: str | None = None
-        """Why no request is taken any more."""
-        self.errored = False  # whether the engine has failed
+        self._refusal = None
+        self.errored = False
         self._is_closed = self._is_paused = False
         self._changed = asyncio.Event()
         """Set by whatever may end a request or a pause."""
@@ -134,7 +135,8 @@ class AsyncLLM:
     ) -> AsyncIterator[RequestOutput]:
         """Generate for one prompt; yield outputs of the kind that its parameters ask for.
 
-        Leaving the loop, or cancelling its task, ends the request. Ids need not be unique.
+        Leaving the loop, or cancelling its task, ends the request. Its id is known, to `abort` too, from when the
+        iteration begins, and may be used again when the last output was read or the loop was left.
 
         Raises: `RequestError`, `QueueFullError`, `EngineDeadError`.
         """
@@ -142,15 +144,23 @@ class AsyncLLM:
         if lora_request is not None:
             refuse("lora_request", lora_request, "is not supported")
         special, rank = adds_special_tokens(tokenization_kwargs), checked_priority(priority)
-        (prepared,) = await self.prepare([prompt], sampling_params, add_special_tokens=special)
-        if isinstance(prepared, RequestError):
-            raise prepared
-        generation = self.start([prepared], request_id, priority=rank)
-        try:
-            async for _, output in generation:
-                yield output
-        finally:
-            generation.close()
+        with await self._calls.open(request_id) as call:
+            preparation = self.prepare([prompt], sampling_params, add_special_tokens=special)
+            prepared = await call.prepare(preparation)
+            if prepared is None:
+                call.close()
+                yield aborted_output(request_id, prompt, sampling_params)
+                return
+            if isinstance(prepared[0], RequestError):
+                raise prepared[0]
+            generation = self.start([prepared[0]], request_id, priority=rank)
+            try:
+                async for _, output in generation:
+                    if output.finished:
+                        call.close()
+                    yield output
+            finally:
+                generation.close()
 
     async def encode(
         self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, **options: Any
@@ -217,6 +227,7 @@ class AsyncLLM:
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests early: their readers get a last output with `finish_reason` "abort". Unknown ids are ignored."""
         wanted = {request_id} if isinstance(request_id, str) else set(request_id)
+        self._calls.end_preparations(wanted)
         self.engine.end_request([key for key, entry in self._generations.items() if entry.request_id in wanted])
 
     @property
@@ -226,21 +237,25 @@ class AsyncLLM:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that have not ended."""
-        return len(self._generations)
+        """Requests that have not ended, queued or being prepared."""
+        return len(self._generations) + self._num_preparing
 
     # ---------------------------------------------------------------- pause and end
 
-    async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+    async def pause_generation(
+        self, *, mode: PauseMode = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
+    ) -> None:
         """Take no new requests until `resume_generation`: `prepare` and `generate` wait.
 
         Args:
-            mode: what happens to those that run: "abort" ends them with what they have, "wait" lets them end, "keep"
-                stops them where they are. Nobody is waited for to read what they made.
+            mode: what happens to those that run: "abort" ends them with what they have, and those of `generate` that
+                wait to be queued, "wait" lets them end, "keep" stops them where they are. No reader is waited for.
+            wait_for_inflight_requests: vLLM's older name for "wait".
             clear_cache: forget all cached prefixes, unless requests are kept.
 
         Raises: `RequestError` for another mode; `EngineDeadError`, also while a `drain` lets requests end.
         """
+        mode = "wait" if wait_for_inflight_requests else mode
         if mode not in get_args(PauseMode):
             refuse("mode", mode, 'must be "abort", "wait" or "keep"')
         self._check_open()
@@ -248,6 +263,7 @@ class AsyncLLM:
         self._is_paused = True
         self.engine.set_paused(mode == "keep")
         if mode == "abort":
+            self._calls.end_preparations()
             self.engine.end_request(list(self._generations))
         if mode != "keep":
             await self._until(lambda: all(map(self.engine.has_ended, self._generations)))
@@ -296,15 +312,6 @@ class AsyncLLM:
         if self._watchdog.is_stuck:
             raise EngineDeadError(f"the engine has computed nothing for {DOUBT_SECONDS:g} seconds.")
 
-    @property
-    def is_running(self) -> bool:
-        """Whether requests are served."""
-        return self._refusal is None
-
-    async def get_metrics(self) -> list[Metric]:
-        """Return counters, gauges and histograms, under vLLM's names."""
-        return self.engine.read_metrics()
-
     async def snapshot(self) -> EngineSnapshot:
         """Return what the engine is like between two steps; requests have the ids that they were started with.
 
@@ -322,10 +329,6 @@ class AsyncLLM:
         """Forget all cached prefixes. Returns whether that was possible: not while requests run."""
         self._check_open()
         return await self._off_loop.ask(self.engine.reset_prefix_cache)
-
-    async def get_tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
-        return self.engine.tokenizer
 
     # ---------------------------------------------------------------- the loop's side of the engine's thread
 

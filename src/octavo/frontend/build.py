@@ -16,6 +16,7 @@ from octavo.frontend.fingerprint import numeric_fingerprint
 from octavo.frontend.length_advice import way_to_more_length
 from octavo.frontend.llm_engine import EngineParts, LLMEngine
 from octavo.frontend.machine import available_memory_bytes
+from octavo.frontend.model_config import ModelConfig
 from octavo.frontend.model_weights import load_model_weights
 from octavo.frontend.resolve import ResolvedConfig, cache_bytes, load_tokenizer, make_program, resolve, scheduler_config
 from octavo.grammar.compiler import GrammarCompiler
@@ -129,13 +130,14 @@ def build(
             hidden_size=program.hidden_size,
             embedding=model.embedding,
             eos_token_ids=ends,
+            model_config=_model_config(config, program),
             max_model_len=scheduling.max_model_len,
             way_to_more_length=way_to_more_length(config, model, scheduling),
             max_logprobs=config.max_logprobs,
             grammars=grammars,
             seed=config.seed,
             weight_formats=weights.format_bytes,
-            numeric_fingerprint=_fingerprint(config, resolved, scheduling.max_model_len),
+            numeric_fingerprint=_fingerprint(config, resolved, program),
         )
     )
     return BuiltEngine(
@@ -150,7 +152,18 @@ def build(
     )
 
 
-def _fingerprint(config: EngineConfig, resolved: ResolvedConfig, max_model_len: int) -> str:
+def _model_config(config: EngineConfig, program: Program) -> ModelConfig:
+    return ModelConfig(
+        config.model,
+        config.tokenizer or config.model,
+        max_model_len=program.max_model_len,
+        vocab_size=program.vocab_size,
+        hidden_size=program.hidden_size,
+        quantization=config.quantization,
+    )
+
+
+def _fingerprint(config: EngineConfig, resolved: ResolvedConfig, program: Program) -> str:
     return numeric_fingerprint(
         isa=kernels().isa,
         checkpoint=resolved.model.checkpoint,
@@ -158,7 +171,7 @@ def _fingerprint(config: EngineConfig, resolved: ResolvedConfig, max_model_len: 
         quantization=config.quantization,
         activation_quantization=config.activation_quantization,
         kv_cache_dtype=resolved.cache_dtype,
-        max_model_len=max_model_len,
+        rope=[(table.inv_freq, table.scale) for table in program.rope_tables],  # all that depends on max_model_len
         logprobs_mode=config.logprobs_mode,
         pooling_type=resolved.model.embedding.pooling_type,
         normalizes_embeddings=resolved.model.embedding.normalizes,

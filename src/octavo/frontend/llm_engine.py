@@ -18,7 +18,7 @@ from octavo.frontend.engine_thread import EngineThread
 from octavo.frontend.input_processor import EngineInput, InputProcessor
 from octavo.frontend.output_processor import OutputProcessor
 from octavo.frontend.request_ids import public_request_id, with_public_ids
-from octavo.frontend.start import start_engine
+from octavo.frontend.start import made_of_options, start_engine
 from octavo.observe.event_log import RecordedEvent
 from octavo.observe.events import RequestRefused
 from octavo.outputs import RequestOutput, RequestStateStats
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from octavo.frontend.engine_snapshot import EngineObserver
     from octavo.frontend.engine_thread import StepResult
     from octavo.frontend.input_processor import Prompt
+    from octavo.frontend.model_config import ModelConfig
     from octavo.grammar.compiler import GrammarCompiler
     from octavo.observe.event_log import EventLog
     from octavo.observe.events import EventSink
@@ -61,6 +62,7 @@ class EngineParts:
     embedding: EmbeddingConfig
     eos_token_ids: tuple[int, ...]
     """Every id that ends a generation, the tokenizer's own first."""
+    model_config: ModelConfig
     max_model_len: int
     way_to_more_length: str
     """See length_advice.py."""
@@ -76,7 +78,10 @@ class LLMEngine:
     """Steps run on a thread of their own, while this object's caller turns the last step's tokens into text."""
 
     def __init__(self, parts: EngineParts) -> None:
+        if not isinstance(parts, EngineParts):
+            raise made_of_options("LLMEngine", parts)
         self.tokenizer = parts.tokenizer
+        self.model_config = parts.model_config
         self.default_sampling_params = parts.default_sampling_params
         self.max_model_len = parts.max_model_len
         self.way_to_more_length = parts.way_to_more_length

@@ -7,7 +7,7 @@ What goes wrong in making a request's output ends that request; the others of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ from octavo.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
-from octavo.sampling_params import RequestOutputKind
+from octavo.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from octavo.errors import OctavoError
     from octavo.frontend.engine_metrics import EngineMetrics
     from octavo.frontend.input_processor import EngineInput
-    from octavo.pooling_params import PoolingType
-    from octavo.sampling_params import SamplingParams
+    from octavo.pooling_params import PoolingParams, PoolingType
     from octavo.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger("octavo")
@@ -366,4 +365,19 @@ def failed_output(request_id: str, prompt: object, error: OctavoError) -> Reques
         outputs=[completion],
         finished=True,
         error=OutputError(error.code, str(error)),
+    )
+
+
+def aborted_output(request_id: str, prompt: object, params: SamplingParams | PoolingParams) -> RequestOutput:
+    """The output of a request that was ended before it was queued: empty completions that ended with "abort"."""
+    num_completions = params.n if isinstance(params, SamplingParams) else 1
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return RequestOutput(
+        request_id=request_id,
+        prompt=text if isinstance(text, str) else None,
+        prompt_token_ids=None,
+        prompt_logprobs=None,
+        outputs=[CompletionOutput(index, "", [], finish_reason="abort") for index in range(num_completions)],
+        finished=True,
+        error=None if isinstance(params, SamplingParams) else _ABORTED,
     )
