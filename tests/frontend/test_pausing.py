@@ -363,3 +363,21 @@ def test_a_pause_takes_vllms_older_word_for_its_mode() -> None:
             assert await old == "a" * 60
 
     run(test)
+
+
+def test_a_pause_that_is_over_waits_for_nobody_and_leaves_the_cache() -> None:
+    async def test() -> None:
+        async with make_async(engine={"step_seconds": 0.01}) as (llm, _):
+            reader = asyncio.create_task(text_of(llm, "a" * 200))
+            await until_running(llm)
+            pause = asyncio.create_task(llm.pause_generation(mode="wait"))
+            while not await llm.is_paused():
+                await asyncio.sleep(0)
+            await llm.resume_generation()
+            await asyncio.wait_for(pause, 1)
+            assert not reader.done()
+            assert await reader == "a" * 200
+            metrics = {metric.name: metric.value for metric in await llm.get_metrics()}
+            assert metrics["octavo:kv_cache_cached_bytes"] > 0
+
+    run(test)

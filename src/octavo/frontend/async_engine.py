@@ -78,8 +78,8 @@ class AsyncLLM(AsyncFacts):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_woken = False
         self._refusal = None
-        self.errored = False
-        self._is_closed = self._is_paused = False
+        self.errored = self._is_closed = False
+        self._pause: object | None = None
         self._changed = asyncio.Event()
         """Set by whatever may end a request or a pause."""
         self._off_loop = OffLoop()
@@ -245,14 +245,13 @@ class AsyncLLM(AsyncFacts):
     async def pause_generation(
         self, *, mode: PauseMode = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
     ) -> None:
-        """Take no new requests until `resume_generation`: `prepare` and `generate` wait.
+        """Take no new requests until `resume_generation`: `prepare` and `generate` wait. Returns once all is still.
 
         Args:
             mode: what happens to those that run: "abort" ends them with what they have, and those of `generate` that
                 wait to be queued, "wait" lets them end, "keep" stops them where they are. No reader is waited for.
             wait_for_inflight_requests: vLLM's older name for "wait".
             clear_cache: forget all cached prefixes, unless requests are kept.
-
         Raises: `RequestError` for another mode; `EngineDeadError`, also while a `drain` lets requests end.
         """
         mode = "wait" if wait_for_inflight_requests else mode
@@ -260,25 +259,26 @@ class AsyncLLM(AsyncFacts):
             refuse("mode", mode, 'must be "abort", "wait" or "keep"')
         self._check_open()
         self.attach()
-        self._is_paused = True
+        pause = self._pause = self._pause or object()
         self.engine.set_paused(mode == "keep")
         if mode == "abort":
             self._calls.end_preparations()
             self.engine.end_request(list(self._generations))
         if mode != "keep":
-            await self._until(lambda: all(map(self.engine.has_ended, self._generations)))
-        clears = clear_cache and mode != "keep"
-        await self._off_loop.ask(self.engine.reset_prefix_cache if clears else self.engine.end_step)
+            await self._until(lambda: self._pause is not pause or all(map(self.engine.has_ended, self._generations)))
+        if self._pause is pause:  # not resumed meanwhile
+            clears = clear_cache and mode != "keep"
+            await self._off_loop.ask(self.engine.reset_prefix_cache if clears else self.engine.end_step)
 
     async def resume_generation(self) -> None:
         """Go on after `pause_generation`."""
         self.engine.set_paused(False)
-        self._is_paused = False
+        self._pause = None
         self._changed.set()
 
     async def is_paused(self) -> bool:
         """Whether new requests are held up."""
-        return self._is_paused
+        return self._pause is not None
 
     async def drain(self, timeout: float) -> None:
         """Refuse new requests, let those that run end, a pause or not; after a time end them with an error."""
@@ -370,7 +370,7 @@ class AsyncLLM(AsyncFacts):
     def _refuse_all(self, reason: str) -> None:
         """Take no request any more, nor one that a pause holds up."""
         self._refusal = self._refusal or reason
-        self._is_paused = False
+        self._pause = None
         self._changed.set()
 
     def _stop_all(self, reason: str) -> None:
@@ -391,7 +391,7 @@ class AsyncLLM(AsyncFacts):
             await self._changed.wait()
 
     async def _until_resumed(self) -> None:
-        await self._until(lambda: not self._is_paused)
+        await self._until(lambda: self._pause is None)
         self._check_open()
 
     def _check_open(self) -> None:
